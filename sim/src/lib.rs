@@ -1,1 +1,26 @@
-//! Placeholder while the crate is being written.
+//! Deterministic replay of recorded LLM traces.
+//!
+//! ```text
+//!  trace ──► replay (tensors: scores, kept sets, proxies) ──► engine (counts: requests, blocks, virtual time)
+//!   │                         ▲                                   │ records
+//!   └─► facts (entropies) ────┤                                   ▼
+//!  scenario ──► plan of cells ┘                      observers ──► results: cells + series
+//! ```
+//!
+//! Nothing here reads a clock, the environment or a thread's identity: the same trace, scenario and seed give the
+//! same bytes on every machine and for every thread count. Policies propose, the engine disposes, observers count.
+
+pub mod engine;
+pub mod ledger;
+pub mod metrics;
+pub mod num;
+pub mod observe;
+pub mod policy;
+pub mod replay;
+pub mod results;
+pub mod rng;
+pub mod run;
+pub mod scenario;
+pub mod table;
+pub mod trace;
+pub mod types;

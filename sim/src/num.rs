@@ -1,0 +1,260 @@
+//! Portable arithmetic: the same bits on every machine.
+//!
+//! Sums run in sixteen lanes that are folded in a fixed order, products are never fused with additions, and `exp`,
+//! `ln` and `cos` are polynomials of our own. Orders are total: by score, then by position.
+
+use std::cmp::Ordering;
+
+/// Lanes of a sum. The order of additions is part of the results: it must not depend on the machine.
+const LANES: usize = 16;
+
+fn fold(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// Inner product of two vectors of equal length.
+#[must_use]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    debug_assert_eq!(a.len(), b.len());
+    let mut lanes = [0.0; LANES];
+    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let (a_rest, b_rest) = (a_chunks.remainder(), b_chunks.remainder());
+    for (x, y) in a_chunks.zip(b_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] += x[lane] * y[lane];
+        }
+    }
+    for (lane, (x, y)) in lanes.iter_mut().zip(a_rest.iter().zip(b_rest)) {
+        *lane += x * y;
+    }
+    fold(lanes)
+}
+
+/// Sum of a vector.
+#[must_use]
+pub fn sum(values: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let chunks = values.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] += chunk[lane];
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane += value;
+    }
+    fold(lanes)
+}
+
+/// Largest value; minus infinity for none.
+#[must_use]
+pub fn max(values: &[f32]) -> f32 {
+    values.iter().fold(f32::NEG_INFINITY, |best, &value| if value > best { value } else { best })
+}
+
+/// `target += factor * source`, element by element.
+pub fn add_scaled(target: &mut [f32], factor: f32, source: &[f32]) {
+    for (t, s) in target.iter_mut().zip(source) {
+        *t += factor * s;
+    }
+}
+
+/// Range of a vector: largest minus smallest element; 0 for none.
+#[must_use]
+pub fn range(values: &[f32]) -> f32 {
+    let Some(&first) = values.first() else { return 0.0 };
+    let (low, high) = values.iter().fold((first, first), |(low, high), &value| (low.min(value), high.max(value)));
+    high - low
+}
+
+/// `e^x`, within 2 ulp for results above 1e-37; exactly 0 below `x = -87`.
+///
+/// The polynomial is the Taylor series to degree 7 on |r| ≤ ln 2 / 2, with Cody–Waite reduction.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "the exponent is clamped to [-126, 127]")]
+#[inline]
+pub fn exp(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let clamped = x.clamp(-87.0, 88.0);
+    // Adding and subtracting 1.5·2²³ rounds to the nearest integer in every IEEE implementation.
+    let rounded = (clamped * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
+    let r = (clamped - rounded * LN2_HIGH) - rounded * LN2_LOW;
+    let mut p = 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    #[expect(clippy::cast_sign_loss, reason = "the biased exponent is positive")]
+    let scale = f32::from_bits(((rounded as i32 + 127) as u32) << 23);
+    if x < -87.0 { 0.0 } else { p * scale }
+}
+
+/// Natural logarithm of a positive number, within 1e-15 relative; minus infinity at 0, NaN below.
+///
+/// `ln(m·2^e)` with `m` in [√½, √2): twice the series of `atanh((m-1)/(m+1))`.
+#[must_use]
+pub fn ln(x: f64) -> f64 {
+    if !(x > 0.0) {
+        return if x == 0.0 { f64::NEG_INFINITY } else { f64::NAN };
+    }
+    if x == f64::INFINITY {
+        return x;
+    }
+    let (x, shift) = if x < f64::MIN_POSITIVE { (x * 18_014_398_509_481_984.0, -54.0) } else { (x, 0.0) };
+    let bits = x.to_bits();
+    #[expect(clippy::cast_precision_loss, reason = "an 11-bit exponent")]
+    let mut exponent = ((bits >> 52) & 0x7FF) as f64 - 1023.0 + shift;
+    let mut mantissa = f64::from_bits((bits & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000);
+    if mantissa > std::f64::consts::SQRT_2 {
+        mantissa *= 0.5;
+        exponent += 1.0;
+    }
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let z = s * s;
+    let mut series = 1.0 / 23.0;
+    for odd in [21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
+        series = series * z + 1.0 / odd;
+    }
+    const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
+    const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+    exponent * LN2_HIGH + (2.0 * s + (2.0 * s * z * series + exponent * LN2_LOW))
+}
+
+/// `cos(2π·turn)` for `turn` in [0, 1], within 1e-14.
+#[must_use]
+pub fn cos_turn(turn: f64) -> f64 {
+    // Fold to [0, ¼], where the Taylor series to degree 22 is exact to rounding.
+    let folded = if turn > 0.5 { 1.0 - turn } else { turn };
+    let (folded, sign) = if folded > 0.25 { (0.5 - folded, -1.0) } else { (folded, 1.0) };
+    let x = folded * std::f64::consts::TAU;
+    let z = x * x;
+    let mut series = 1.0;
+    let mut k = 22.0;
+    while k > 0.0 {
+        series = 1.0 - series * z / (k * (k - 1.0));
+        k -= 2.0;
+    }
+    sign * series
+}
+
+/// Softmax in place, computed with the maximum subtracted. Minus infinity gets exactly 0.
+///
+/// All entries at minus infinity (or none at all) leave zeros: there is no distribution.
+pub fn softmax(values: &mut [f32]) {
+    let largest = max(values);
+    if largest == f32::NEG_INFINITY {
+        values.fill(0.0);
+        return;
+    }
+    for value in values.iter_mut() {
+        *value = exp(*value - largest);
+    }
+    let total = sum(values);
+    for value in values.iter_mut() {
+        *value /= total;
+    }
+}
+
+/// Average pooling over `kernel` (odd) neighbours, stride 1, zero padding; edges divide by `kernel` too and are damped.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "kernels are small")]
+pub fn avg_pool(values: &[f32], kernel: usize) -> Vec<f32> {
+    let half = kernel / 2;
+    (0..values.len())
+        .map(|at| {
+            let window = &values[at.saturating_sub(half)..(at + half + 1).min(values.len())];
+            window.iter().fold(0.0, |total, value| total + value) / kernel as f32
+        })
+        .collect()
+}
+
+/// The order in which candidates are kept: higher score first, then lower index.
+///
+/// Callers list candidates by position where position must break ties.
+#[must_use]
+pub fn keep_order(a: (f32, u32), b: (f32, u32)) -> Ordering {
+    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
+}
+
+/// The `count` best of `candidates` = (score, tie-break key), in [`keep_order`]; all of them when there are fewer.
+#[must_use]
+pub fn top(mut candidates: Vec<(f32, u32)>, count: usize) -> Vec<(f32, u32)> {
+    if count < candidates.len() {
+        if count > 0 {
+            candidates.select_nth_unstable_by(count - 1, |a, b| keep_order(*a, *b));
+        }
+        candidates.truncate(count);
+    }
+    candidates.sort_unstable_by(|a, b| keep_order(*a, *b));
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_within_two_ulp_of_the_correctly_rounded_value() {
+        let mut x = -86.0f32;
+        while x < 86.0 {
+            let exact = f64::from(x).exp();
+            let relative = ((f64::from(exp(x)) - exact) / exact).abs();
+            assert!(relative < 2.4e-7, "exp({x}) is off by {relative}");
+            x += 0.003_7;
+        }
+        assert_eq!(exp(0.0).to_bits(), 1.0f32.to_bits());
+        assert_eq!(exp(f32::NEG_INFINITY).to_bits(), 0.0f32.to_bits());
+    }
+
+    #[test]
+    fn ln_and_cos_match_the_standard_library_closely() {
+        for x in [1e-320, 5e-17, 0.1, 0.5, 0.707, 0.999_999, 1.0, 1.5, 2.0, 10.0, 1e300] {
+            assert!((ln(x) - x.ln()).abs() <= 1e-15 * x.ln().abs().max(1.0), "ln({x})");
+        }
+        for k in 0..=1000 {
+            let turn = f64::from(k) / 1000.0;
+            assert!((cos_turn(turn) - (turn * std::f64::consts::TAU).cos()).abs() < 1e-14, "{turn}");
+        }
+    }
+
+    // Golden vector G6 of the policy specification, computed by hand: zero padding, division by 5 at the edges too.
+    #[test]
+    fn average_pooling_damps_the_edges() {
+        let pooled = avg_pool(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5);
+        for (found, expected) in pooled.iter().zip([1.2, 2.0, 3.0, 4.0, 3.6, 3.0]) {
+            assert!((found - expected).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn equal_scores_are_kept_by_lower_index() {
+        let best = top(vec![(0.5, 3), (0.5, 1), (0.9, 7), (0.5, 0)], 3);
+        assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [7, 0, 1]);
+    }
+
+    #[test]
+    fn softmax_of_nothing_possible_is_all_zero() {
+        let mut values = [f32::NEG_INFINITY; 3];
+        softmax(&mut values);
+        assert!(values.iter().all(|v| v.to_bits() == 0));
+    }
+
+    // Golden vector G16: v = [-3, 1, 0.5, 4] has range 7.
+    #[test]
+    fn range_is_largest_minus_smallest() {
+        assert!((range(&[-3.0, 1.0, 0.5, 4.0]) - 7.0).abs() < 1e-6);
+        assert!(range(&[]).abs() < 1e-6);
+    }
+}
