@@ -1,0 +1,214 @@
+//! A small typed table: named scalar columns of equal length, each value present or absent.
+//!
+//! It is what facts in a trace and rows of results are made of. It knows nothing of either.
+//! Non-finite reals are never stored: absence says "not known", and an error says "not a number".
+
+mod csv;
+mod error;
+mod file;
+mod parquet;
+
+pub use csv::{to_csv, write_csv};
+pub use error::TableError;
+pub(crate) use file::{sync_folder, write_whole};
+pub(crate) use parquet::{GroupWriter, TableFile};
+pub use parquet::{parquet_from_bytes, parquet_to_bytes, read_parquet, write_parquet};
+
+/// The values of one column. `None` means absent (an empty CSV field, a Parquet null).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// UTF-8 text.
+    Text(Vec<Option<String>>),
+    /// Signed integers.
+    Int(Vec<Option<i64>>),
+    /// Finite reals.
+    Real(Vec<Option<f64>>),
+    /// Truth values.
+    Bool(Vec<Option<bool>>),
+}
+
+impl Column {
+    /// An empty column of the same kind.
+    #[must_use]
+    pub fn empty_like(&self) -> Self {
+        match self {
+            Self::Text(_) => Self::Text(Vec::new()),
+            Self::Int(_) => Self::Int(Vec::new()),
+            Self::Real(_) => Self::Real(Vec::new()),
+            Self::Bool(_) => Self::Bool(Vec::new()),
+        }
+    }
+
+    /// Number of values, absent ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(values) => values.len(),
+            Self::Int(values) => values.len(),
+            Self::Real(values) => values.len(),
+            Self::Bool(values) => values.len(),
+        }
+    }
+
+    /// Whether there is no value at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The kind as a word: `text`, `int`, `real` or `bool`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Int(_) => "int",
+            Self::Real(_) => "real",
+            Self::Bool(_) => "bool",
+        }
+    }
+}
+
+/// One value of a table, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// UTF-8 text.
+    Text(String),
+    /// A signed integer.
+    Int(i64),
+    /// A finite real.
+    Real(f64),
+    /// A truth value.
+    Bool(bool),
+    /// No value.
+    Absent,
+}
+
+/// Columns of equal length, in a fixed order, with unique names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    names: Vec<String>,
+    columns: Vec<Column>,
+}
+
+impl Table {
+    /// A table without columns.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a column at the end.
+    ///
+    /// # Errors
+    /// When the name is taken, the length differs from the columns already there, or a real is not finite.
+    pub fn push(&mut self, name: &str, column: Column) -> Result<(), TableError> {
+        if self.names.iter().any(|known| known == name) {
+            return Err(TableError::DuplicateColumn { column: name.to_owned() });
+        }
+        if !self.columns.is_empty() && column.len() != self.rows() {
+            return Err(TableError::Length {
+                column: name.to_owned(),
+                expected: self.rows(),
+                found: column.len(),
+            });
+        }
+        if let Column::Real(values) = &column
+            && let Some(row) = values.iter().position(|value| value.is_some_and(|v| !v.is_finite()))
+        {
+            return Err(TableError::NotFinite { column: name.to_owned(), row });
+        }
+        self.names.push(name.to_owned());
+        self.columns.push(column);
+        Ok(())
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.columns.first().map_or(0, Column::len)
+    }
+
+    /// Column names, in order.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Columns, in order.
+    #[must_use]
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// The column called `name`, if there is one.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.names.iter().position(|known| known == name).map(|at| &self.columns[at])
+    }
+
+    /// The text column called `name`.
+    ///
+    /// # Errors
+    /// When there is no such column, or it holds something else.
+    pub fn text(&self, name: &str) -> Result<&[Option<String>], TableError> {
+        match self.column(name) {
+            Some(Column::Text(values)) => Ok(values),
+            other => Err(self.mismatch(name, "text", other)),
+        }
+    }
+
+    /// The integer column called `name`.
+    ///
+    /// # Errors
+    /// When there is no such column, or it holds something else.
+    pub fn int(&self, name: &str) -> Result<&[Option<i64>], TableError> {
+        match self.column(name) {
+            Some(Column::Int(values)) => Ok(values),
+            other => Err(self.mismatch(name, "int", other)),
+        }
+    }
+
+    /// The real column called `name`.
+    ///
+    /// # Errors
+    /// When there is no such column, or it holds something else.
+    pub fn real(&self, name: &str) -> Result<&[Option<f64>], TableError> {
+        match self.column(name) {
+            Some(Column::Real(values)) => Ok(values),
+            other => Err(self.mismatch(name, "real", other)),
+        }
+    }
+
+    /// The truth column called `name`.
+    ///
+    /// # Errors
+    /// When there is no such column, or it holds something else.
+    pub fn bool(&self, name: &str) -> Result<&[Option<bool>], TableError> {
+        match self.column(name) {
+            Some(Column::Bool(values)) => Ok(values),
+            other => Err(self.mismatch(name, "bool", other)),
+        }
+    }
+
+    /// The value in `row` of the column called `name`; absent when there is no such column or row.
+    #[must_use]
+    pub fn value(&self, name: &str, row: usize) -> Value {
+        fn or_absent<T: Clone>(values: &[Option<T>], row: usize, wrap: impl Fn(T) -> Value) -> Value {
+            values.get(row).cloned().flatten().map_or(Value::Absent, wrap)
+        }
+        match self.column(name) {
+            Some(Column::Text(values)) => or_absent(values, row, Value::Text),
+            Some(Column::Int(values)) => or_absent(values, row, Value::Int),
+            Some(Column::Real(values)) => or_absent(values, row, Value::Real),
+            Some(Column::Bool(values)) => or_absent(values, row, Value::Bool),
+            None => Value::Absent,
+        }
+    }
+
+    fn mismatch(&self, name: &str, expected: &'static str, found: Option<&Column>) -> TableError {
+        match found {
+            Some(column) => TableError::Kind { column: name.to_owned(), expected, found: column.kind() },
+            None => TableError::MissingColumn { column: name.to_owned(), known: self.names.clone() },
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Round trips, files of other writers' making, and damaged bytes.

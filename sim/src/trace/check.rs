@@ -1,0 +1,235 @@
+//! Which manifests are accepted. A manifest that passed can be used without further questions about its numbers.
+
+use super::manifest::{LENS, LENS_TOP, Manifest, TOKENS};
+use super::{FIELDS, PathFault, TRACE_VERSION, TraceError};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Checks everything that a manifest can be asked without opening another file. `path` is for messages.
+///
+/// # Errors
+/// At the first thing that the format does not allow.
+pub(crate) fn check(manifest: &Manifest, path: &Path) -> Result<(), TraceError> {
+    manifest.format.check_readable_by(TRACE_VERSION)?;
+    if !manifest.complete {
+        return Err(TraceError::Incomplete { path: path.parent().unwrap_or(path).to_owned() });
+    }
+    if let Some(feature) = manifest.requires.first() {
+        return Err(TraceError::UnknownRequirement { feature: feature.clone() });
+    }
+    manifest.shape.check()?;
+    let checker = Checker { manifest, path };
+    checker.header()?;
+    checker.fields()?;
+    checker.sequences()?;
+    checker.shards()?;
+    checker.tables()
+}
+
+struct Checker<'a> {
+    manifest: &'a Manifest,
+    path: &'a Path,
+}
+
+impl Checker<'_> {
+    fn malformed(&self, place: impl Into<String>, found: impl ToString, accepted: impl Into<String>) -> TraceError {
+        TraceError::malformed(self.path, place, found, accepted)
+    }
+
+    fn header(&self) -> Result<(), TraceError> {
+        let manifest = self.manifest;
+        if manifest.shard_tokens == 0 {
+            return Err(self.malformed("shard_tokens", 0, "at least 1"));
+        }
+        if u32::from(manifest.lens_top) > manifest.shape.vocab {
+            let accepted = format!("at most the vocabulary size {}", manifest.shape.vocab);
+            return Err(self.malformed("lens_top", manifest.lens_top, accepted));
+        }
+        if manifest.synthetic.is_none() {
+            if manifest.runtime.is_none() {
+                return Err(self.malformed("runtime", "null", "what ran the model, unless `synthetic` is given"));
+            }
+            if manifest.model.weights_sha256.is_none() {
+                return Err(self.malformed("model.weights_sha256", "null", "a digest, unless `synthetic` is given"));
+            }
+        }
+        let digests = [
+            ("model.weights_sha256", &manifest.model.weights_sha256),
+            ("model.tokenizer_sha256", &manifest.model.tokenizer_sha256),
+            ("model.graph_sha256", &manifest.model.graph_sha256),
+            ("workload.file_sha256", &manifest.workload.file_sha256),
+        ];
+        digests.into_iter().try_for_each(|(place, digest)| {
+            digest.as_ref().map_or(Ok(()), |digest| self.digest(place, digest))
+        })
+    }
+
+    fn digest(&self, place: impl Into<String>, digest: &str) -> Result<(), TraceError> {
+        let is_hex = digest.len() == 64 && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if is_hex { Ok(()) } else { Err(self.malformed(place, format!("`{digest}`"), "64 lower-case hex digits")) }
+    }
+
+    fn fields(&self) -> Result<(), TraceError> {
+        let is_newer = self.manifest.format.is_newer_than(TRACE_VERSION);
+        let mut previous = "";
+        for (at, info) in self.manifest.fields.iter().enumerate() {
+            let place = format!("fields[{at}]");
+            if at > 0 && info.name.as_str() <= previous {
+                return Err(self.malformed(place, format!("`{}`", info.name), "names in order, each once"));
+            }
+            previous = &info.name;
+            match FIELDS.iter().find(|field| field.name == info.name) {
+                None if info.required => return Err(TraceError::UnknownRequirement { feature: info.name.clone() }),
+                None if is_newer => {}
+                None => return Err(self.malformed(place, format!("`{}`", info.name), "a field of this version")),
+                Some(field) => {
+                    if !info.axes.iter().map(String::as_str).eq(field.axes.iter().copied()) {
+                        return Err(self.malformed(place, format!("axes {:?}", info.axes), format!("{:?}", field.axes)));
+                    }
+                    if !field.dtypes.iter().any(|dtype| dtype.word() == info.dtype) {
+                        let accepted: Vec<_> = field.dtypes.iter().map(|dtype| dtype.word()).collect();
+                        return Err(self.malformed(place, format!("dtype `{}`", info.dtype), accepted.join(" or ")));
+                    }
+                    if info.unit != field.unit {
+                        return Err(self.malformed(place, format!("unit `{}`", info.unit), format!("`{}`", field.unit)));
+                    }
+                }
+            }
+        }
+        self.groups_are_whole()
+    }
+
+    /// A reader may count on q, k and v together, and on all columns of a table it finds.
+    fn groups_are_whole(&self) -> Result<(), TraceError> {
+        let wholes = ["tokens.", "lens.", "lens_top."].map(|table| {
+            FIELDS.iter().filter(move |field| field.name.starts_with(table)).map(|field| field.name).collect::<Vec<_>>()
+        });
+        for whole in wholes.into_iter().chain([vec!["k", "q", "v"]]) {
+            let missing: Vec<_> = whole.iter().filter(|name| !self.manifest.holds(name)).copied().collect();
+            let is_required = whole.contains(&"tokens.token");
+            if !missing.is_empty() && (is_required || missing.len() < whole.len()) {
+                return Err(self.malformed("fields", format!("no {}", missing.join(", ")), format!("all of {}", whole.join(", "))));
+            }
+        }
+        let has_top = self.manifest.holds("lens_top.token");
+        if has_top != (self.manifest.lens_top > 0) || (has_top && !self.manifest.holds("lens.top1_token")) {
+            return Err(self.malformed("lens_top", self.manifest.lens_top, "0 without `lens_top` fields; they need `lens` fields"));
+        }
+        Ok(())
+    }
+
+    fn sequences(&self) -> Result<(), TraceError> {
+        if self.manifest.sequences.is_empty() {
+            return Err(self.malformed("sequences", "none", "at least 1"));
+        }
+        for (at, sequence) in self.manifest.sequences.iter().enumerate() {
+            let place = |key: &str| format!("sequences[{at}].{key}");
+            if usize::try_from(sequence.seq) != Ok(at) {
+                return Err(self.malformed(place("seq"), sequence.seq, at.to_string()));
+            }
+            if !(1..=sequence.len).contains(&sequence.prompt_len) {
+                return Err(self.malformed(place("prompt_len"), sequence.prompt_len, format!("1 to {}", sequence.len)));
+            }
+            if sequence.bos_len > sequence.prompt_len {
+                return Err(self.malformed(place("bos_len"), sequence.bos_len, format!("at most {}", sequence.prompt_len)));
+            }
+            if sequence.padding_len != 0 {
+                return Err(self.malformed(place("padding_len"), sequence.padding_len, "0"));
+            }
+            let most = if self.manifest.holds("lens.top1_token") { sequence.len } else { 0 };
+            if sequence.lens_positions > most {
+                return Err(self.malformed(place("lens_positions"), sequence.lens_positions, format!("at most {most}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The shards of each sequence tile `0..len`, in order, each once.
+    fn shards(&self) -> Result<(), TraceError> {
+        let mut paths = BTreeSet::new();
+        let mut shards = self.manifest.shards.iter().enumerate();
+        let has_tensors = self.manifest.tensor_fields().next().is_some();
+        for sequence in self.manifest.sequences.iter().filter(|_| has_tensors) {
+            let mut covered = 0;
+            while covered < sequence.len {
+                let Some((at, shard)) = shards.next() else {
+                    let found = format!("positions {covered}..{} of sequence {} missing", sequence.len, sequence.seq);
+                    return Err(self.malformed("shards", found, "every position of every sequence"));
+                };
+                let place = format!("shards[{at}]");
+                if shard.seq != sequence.seq || shard.start != covered {
+                    let found = format!("sequence {} from {}", shard.seq, shard.start);
+                    return Err(self.malformed(place, found, format!("sequence {} from {covered}", sequence.seq)));
+                }
+                let full = covered.saturating_add(self.manifest.shard_tokens).min(sequence.len);
+                if shard.end != full {
+                    return Err(self.malformed(place, format!("end {}", shard.end), full.to_string()));
+                }
+                self.path(&format!("{place}.path"), &shard.path, "tensors/", ".safetensors")?;
+                self.digest(format!("{place}.sha256"), &shard.sha256)?;
+                if !paths.insert(shard.path.as_str()) {
+                    return Err(self.malformed(format!("{place}.path"), &shard.path, "each path once"));
+                }
+                covered = shard.end;
+            }
+        }
+        match shards.next() {
+            Some((at, shard)) => Err(self.malformed(format!("shards[{at}]"), &shard.path, "no further shard")),
+            None => Ok(()),
+        }
+    }
+
+    fn tables(&self) -> Result<(), TraceError> {
+        let mut previous = "";
+        for (at, table) in self.manifest.tables.iter().enumerate() {
+            let place = format!("tables[{at}]");
+            if at > 0 && table.path.as_str() <= previous {
+                return Err(self.malformed(place, &table.path, "paths in order, each once"));
+            }
+            previous = &table.path;
+            self.path(&format!("{place}.path"), &table.path, "facts/", ".parquet")?;
+            self.digest(format!("{place}.sha256"), &table.sha256)?;
+            let is_known = [TOKENS, LENS, LENS_TOP].contains(&table.path.as_str());
+            if !is_known && !self.manifest.format.is_newer_than(TRACE_VERSION) {
+                return Err(self.malformed(place, &table.path, format!("{TOKENS}, {LENS} or {LENS_TOP}")));
+            }
+        }
+        let layers = u64::from(self.manifest.shape.layers);
+        let tokens = self.manifest.sequences.iter().map(|sequence| u64::from(sequence.len)).sum::<u64>();
+        let facts = self.manifest.sequences.iter().map(|s| u64::from(s.lens_positions)).sum::<u64>();
+        let lens = facts.checked_mul(layers).unwrap_or(u64::MAX);
+        let top = lens.checked_mul(u64::from(self.manifest.lens_top)).unwrap_or(u64::MAX);
+        for (path, field, rows) in
+            [(TOKENS, "tokens.token", tokens), (LENS, "lens.top1_token", lens), (LENS_TOP, "lens_top.token", top)]
+        {
+            match (self.manifest.table(path), self.manifest.holds(field)) {
+                (None, true) => return Err(self.malformed("tables", format!("no {path}"), "a table for each fact field")),
+                (Some(_), false) => return Err(self.malformed("tables", path, "no table without its fields")),
+                (Some(table), true) if table.rows != rows => {
+                    return Err(self.malformed(format!("tables: {path}: rows"), table.rows, rows.to_string()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Paths are plain: one folder that the format names, one file name of harmless characters.
+    fn path(&self, place: &str, path: &str, folder: &str, suffix: &str) -> Result<(), TraceError> {
+        let refuse = |fault| {
+            Err(TraceError::Path { manifest: self.path.to_owned(), place: place.to_owned(), found: path.to_owned(), fault })
+        };
+        let is_plain = |name: &str| {
+            !name.is_empty()
+                && !name.starts_with('.')
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        };
+        if !path.split('/').all(is_plain) {
+            return refuse(PathFault::NotPlain);
+        }
+        match path.strip_prefix(folder) {
+            Some(name) if !name.contains('/') && name.ends_with(suffix) => Ok(()),
+            _ => refuse(PathFault::Misplaced),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Facts tables turned into checked values. A table that passed has every row it should have, in order.
+
+use super::facts_schema::{Kind, columns};
+use super::manifest::{LENS, LENS_TOP, SequenceInfo, TOKENS};
+use super::source::LensRow;
+use super::TraceError;
+use crate::table::Table;
+use crate::types::{LayerIdx, ModelShape, Pos, TokenId};
+use std::path::Path;
+
+/// Lens facts of one sequence: what every replay needs, and the columns beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensTable {
+    /// The facts, by position, then by layer.
+    pub rows: Vec<LensRow>,
+    /// Log-sum-exp of the logits with the final norm, `[row]`.
+    pub logsumexp: Vec<f32>,
+    /// Log-sum-exp of the logits without the final norm, `[row]`.
+    pub raw_logsumexp: Vec<f32>,
+    /// The largest logit, with the final norm, `[row]`.
+    pub top1_logit: Vec<f32>,
+}
+
+/// A facts table whose columns are those of the format, without absent values.
+struct Facts<'a> {
+    table: &'a Table,
+    path: &'a Path,
+}
+
+impl<'a> Facts<'a> {
+    fn check(table: &'a Table, inside: &str, path: &'a Path) -> Result<Self, TraceError> {
+        let facts = Self { table, path };
+        for &(name, kind) in columns(inside) {
+            let absent = match kind {
+                Kind::Int => table.int(name).map(|values| values.iter().position(Option::is_none)),
+                Kind::Real => table.real(name).map(|values| values.iter().position(Option::is_none)),
+                Kind::Bool => table.bool(name).map(|values| values.iter().position(Option::is_none)),
+            };
+            if let Some(row) = absent.map_err(TraceError::table)? {
+                return Err(facts.bad(name, row, "nothing", "a value"));
+            }
+        }
+        Ok(facts)
+    }
+
+    fn bad(&self, column: &str, row: usize, found: impl ToString, accepted: impl Into<String>) -> TraceError {
+        TraceError::malformed(self.path, format!("{column}, row {row} of the sequence"), found, accepted)
+    }
+
+    fn int(&self, column: &str, row: usize) -> i64 {
+        self.table.int(column).ok().and_then(|values| values[row]).unwrap_or_default()
+    }
+
+    fn bool(&self, column: &str, row: usize) -> bool {
+        self.table.bool(column).ok().and_then(|values| values[row]).unwrap_or_default()
+    }
+
+    /// A real that is stored wider than it was recorded.
+    fn real(&self, column: &str, row: usize) -> Result<f32, TraceError> {
+        let stored = self.table.real(column).ok().and_then(|values| values[row]).unwrap_or_default();
+        #[expect(clippy::cast_possible_truncation, reason = "compared with the stored value right away")]
+        let value = stored as f32;
+        if f64::from(value).to_bits() == stored.to_bits() {
+            Ok(value)
+        } else {
+            Err(self.bad(column, row, stored, "a binary32 value"))
+        }
+    }
+
+    fn expect(&self, column: &str, row: usize, expected: impl Into<i64>) -> Result<(), TraceError> {
+        let (found, expected) = (self.int(column, row), expected.into());
+        if found == expected { Ok(()) } else { Err(self.bad(column, row, found, expected.to_string())) }
+    }
+
+    fn token(&self, column: &str, row: usize, shape: &ModelShape) -> Result<TokenId, TraceError> {
+        let found = self.int(column, row);
+        u32::try_from(found)
+            .ok()
+            .filter(|&id| id < shape.vocab)
+            .map(TokenId::new)
+            .ok_or_else(|| self.bad(column, row, found, format!("an id below {}", shape.vocab)))
+    }
+}
+
+pub(crate) fn tokens(
+    table: &Table,
+    info: &SequenceInfo,
+    shape: &ModelShape,
+    path: &Path,
+) -> Result<Vec<TokenId>, TraceError> {
+    let facts = Facts::check(table, TOKENS, path)?;
+    (0..info.len)
+        .zip(0..table.rows())
+        .map(|(pos, row)| {
+            facts.expect("seq", row, info.seq)?;
+            facts.expect("pos", row, pos)?;
+            let is_prompt = pos < info.prompt_len;
+            if facts.bool("is_prompt", row) != is_prompt {
+                return Err(facts.bad("is_prompt", row, !is_prompt, is_prompt.to_string()));
+            }
+            facts.token("token", row, shape)
+        })
+        .collect()
+}
+
+pub(crate) fn lens(
+    table: &Table,
+    info: &SequenceInfo,
+    shape: &ModelShape,
+    path: &Path,
+) -> Result<LensTable, TraceError> {
+    let facts = Facts::check(table, LENS, path)?;
+    let layers = usize::from(shape.layers);
+    let mut lens = LensTable {
+        rows: Vec::with_capacity(table.rows()),
+        logsumexp: Vec::with_capacity(table.rows()),
+        raw_logsumexp: Vec::with_capacity(table.rows()),
+        top1_logit: Vec::with_capacity(table.rows()),
+    };
+    let mut previous = -1;
+    for first in (0..table.rows()).step_by(layers) {
+        let pos = facts.int("pos", first);
+        let Some(known) = u32::try_from(pos).ok().filter(|&known| pos > previous && known < info.len) else {
+            return Err(facts.bad("pos", first, pos, format!("more than {previous}, less than {}", info.len)));
+        };
+        previous = pos;
+        let last = facts.token("top1_token", (first + layers - 1).min(table.rows() - 1), shape)?;
+        for (layer, row) in (0..shape.layers).zip(first..table.rows()) {
+            facts.expect("seq", row, info.seq)?;
+            facts.expect("pos", row, pos)?;
+            facts.expect("layer", row, layer)?;
+            let top1 = facts.token("top1_token", row, shape)?;
+            let agrees_with_last = facts.bool("agrees_with_last", row);
+            if agrees_with_last != (top1 == last) {
+                return Err(facts.bad("agrees_with_last", row, agrees_with_last, (top1 == last).to_string()));
+            }
+            lens.rows.push(LensRow {
+                pos: Pos::new(known),
+                layer: LayerIdx::new(layer),
+                entropy_nats: facts.real("entropy_nats", row)?,
+                raw_entropy_nats: facts.real("raw_entropy_nats", row)?,
+                top1,
+                top1_prob: facts.real("top1_prob", row)?,
+                agrees_with_last,
+            });
+            lens.logsumexp.push(facts.real("logsumexp", row)?);
+            lens.raw_logsumexp.push(facts.real("raw_logsumexp", row)?);
+            lens.top1_logit.push(facts.real("top1_logit", row)?);
+        }
+    }
+    Ok(lens)
+}
+
+pub(crate) fn lens_top(
+    table: &Table,
+    info: &SequenceInfo,
+    lens: &LensTable,
+    ranks: u16,
+    shape: &ModelShape,
+    path: &Path,
+) -> Result<Vec<Vec<(TokenId, f32)>>, TraceError> {
+    let facts = Facts::check(table, LENS_TOP, path)?;
+    let mut row = 0..table.rows();
+    lens.rows
+        .iter()
+        .zip(&lens.top1_logit)
+        .map(|(fact, &top1_logit)| {
+            let mut top = Vec::with_capacity(usize::from(ranks));
+            for (rank, row) in (0..ranks).zip(row.by_ref()) {
+                facts.expect("seq", row, info.seq)?;
+                facts.expect("pos", row, fact.pos.get())?;
+                facts.expect("layer", row, fact.layer.get())?;
+                facts.expect("rank", row, rank)?;
+                let entry = (facts.token("token", row, shape)?, facts.real("logit", row)?);
+                let above = top.last().map_or(top1_logit, |&(_, logit): &(TokenId, f32)| logit);
+                if entry.1 > above {
+                    return Err(facts.bad("logit", row, entry.1, format!("at most {above}")));
+                }
+                top.push(entry);
+            }
+            match top.first() {
+                Some(&first) if first == (fact.top1, top1_logit) => Ok(top),
+                other => {
+                    let found = format!("{other:?} at position {}, layer {}", fact.pos, fact.layer);
+                    let accepted = format!("({}, {top1_logit}) first, as in {LENS}", fact.top1);
+                    Err(TraceError::malformed(path, "rank 0", found, accepted))
+                }
+            }
+        })
+        .collect()
+}

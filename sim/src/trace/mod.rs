@@ -1,0 +1,33 @@
+//! Traces: what a model run left behind, and the only thing a replay may read.
+//!
+//! A trace is a directory (`docs/trace-format.md` is the normative page). It is the determinism border: what a
+//! model run computes may differ between machines; what is computed from a given trace may not.
+
+mod check;
+mod error;
+mod facts;
+mod facts_schema;
+mod field;
+mod folder;
+mod manifest;
+mod map;
+mod reader;
+mod shard;
+mod source;
+mod version;
+mod writer;
+
+pub use error::{PathFault, TraceError};
+pub use facts::LensTable;
+pub use field::{Dtype, FIELDS, Field, field};
+pub use manifest::{
+    DecodingInfo, FieldInfo, KeyState, Manifest, ModelInfo, RopeInfo, RuntimeInfo, SequenceInfo, ShardInfo,
+    SyntheticInfo, TableInfo, ToolInfo, WorkloadInfo,
+};
+pub use reader::Trace;
+pub use source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
+pub use version::{TRACE_VERSION, TraceVersion};
+pub use writer::{
+    Chunk, FinishedTrace, LayerChunk, Leftover, LensFact, LensPosition, SequenceEnd, SequenceStart, StoredFields,
+    TraceHeader, TraceWriter,
+};

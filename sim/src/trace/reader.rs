@@ -1,0 +1,346 @@
+//! Reading a trace: lazily, through memory maps that live as long as one call, and strictly.
+//!
+//! Opening reads the manifest and asks for the size of every file. A tensor is read when it is asked for; the map of
+//! its shard is dropped afterwards, so memory does not grow with the trace. [`super::verify`] reads everything.
+
+use super::facts::{self, LensTable};
+use super::folder::{self, open_inside, sha256_of_file};
+use super::manifest::{LENS, LENS_TOP, Manifest, TOKENS};
+use super::map::map;
+use super::shard::{self, Layout, TensorField};
+use super::source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
+use super::{SequenceInfo, ShardInfo, TraceError};
+use crate::table::{Table, TableFile};
+use crate::types::{LayerIdx, ModelShape, SeqIdx, TokenId};
+use bytes::Bytes;
+use ndarray::{Array2, Array3, Axis};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// An opened trace.
+#[derive(Debug)]
+pub struct Trace {
+    root: PathBuf,
+    name: String,
+    digest: String,
+    manifest: Manifest,
+    sequences: Vec<SequenceMeta>,
+    /// The tensor fields that this build knows, in file order.
+    fields: Vec<TensorField>,
+    /// For each sequence, its shards in the manifest.
+    shards: Vec<Range<usize>>,
+    /// Checked shard headers, as far as they were needed, `[shard]`.
+    layouts: Vec<OnceLock<Layout>>,
+    tokens: OnceLock<TableFile>,
+    lens: OnceLock<TableFile>,
+    lens_top: OnceLock<TableFile>,
+}
+
+impl Trace {
+    /// Opens the trace in the folder `root`.
+    ///
+    /// # Errors
+    /// When the manifest is missing, damaged, unfinished, of another major version or not accepted, or when a file that
+    /// it names is missing, a link, or of another size.
+    pub fn open(root: &Path) -> Result<Self, TraceError> {
+        let (manifest, digest) = folder::read_manifest(root)?;
+        let fields = shard::tensor_fields(&manifest);
+        for shard in &manifest.shards {
+            check_size(root, &shard.path, shard.bytes)?;
+            let least = data_bytes(&fields, &manifest.shape, shard);
+            if least.is_none_or(|least| shard.bytes < least) {
+                let accepted = format!("the bytes of {} positions", shard.end - shard.start);
+                return Err(TraceError::malformed(&root.join(&shard.path), "file", format!("{} bytes", shard.bytes), accepted));
+            }
+        }
+        for table in &manifest.tables {
+            check_size(root, &table.path, table.bytes)?;
+        }
+        let shards = manifest.sequences.iter().map(|sequence| {
+            let start = manifest.shards.partition_point(|shard| shard.seq < sequence.seq);
+            start..manifest.shards.partition_point(|shard| shard.seq <= sequence.seq)
+        });
+        let absolute = root.canonicalize().map_err(|error| TraceError::io(root, error))?;
+        Ok(Self {
+            name: absolute.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            digest,
+            sequences: manifest.sequences.iter().map(meta).collect(),
+            fields,
+            shards: shards.collect(),
+            layouts: manifest.shards.iter().map(|_| OnceLock::new()).collect(),
+            tokens: OnceLock::new(),
+            lens: OnceLock::new(),
+            lens_top: OnceLock::new(),
+            root: root.to_owned(),
+            manifest,
+        })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// The manifest.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What is known about a sequence: texts, answers, why it ended.
+    ///
+    /// # Errors
+    /// When there is no such sequence.
+    pub fn sequence(&self, seq: SeqIdx) -> Result<&SequenceInfo, TraceError> {
+        self.manifest.sequences.get(seq.idx()).ok_or(TraceError::OutOfRange {
+            what: "sequence",
+            given: u64::from(seq.get()),
+            count: self.manifest.sequences.len() as u64,
+        })
+    }
+
+    /// The tokens of a sequence, `[q_pos]`.
+    ///
+    /// # Errors
+    /// When there is no such sequence, or the table is damaged.
+    pub fn tokens(&self, seq: SeqIdx) -> Result<Vec<TokenId>, TraceError> {
+        let info = self.sequence(seq)?;
+        let before: u64 = self.manifest.sequences[..seq.idx()].iter().map(|s| u64::from(s.len)).sum();
+        let table = self.rows(TOKENS, before, u64::from(info.len))?;
+        facts::tokens(&table, info, &self.manifest.shape, &self.root.join(TOKENS))
+    }
+
+    /// The rows of `facts/lens.parquet` of a sequence, all columns, checked.
+    ///
+    /// # Errors
+    /// When there is no such sequence, the trace has no lens facts, or the table is damaged.
+    pub fn lens_table(&self, seq: SeqIdx) -> Result<LensTable, TraceError> {
+        let info = self.sequence(seq)?;
+        self.require("lens.top1_token")?;
+        let rows = self.lens_rows(seq);
+        let table = self.rows(LENS, rows.start, rows.end - rows.start)?;
+        facts::lens(&table, info, &self.manifest.shape, &self.root.join(LENS))
+    }
+
+    /// The largest logits behind each row of [`Trace::lens_table`], `[row][rank]`, largest first.
+    ///
+    /// # Errors
+    /// When there is no such sequence, the trace has no such facts, or the table is damaged.
+    pub fn lens_top(&self, seq: SeqIdx) -> Result<Vec<Vec<(TokenId, f32)>>, TraceError> {
+        let (info, lens) = (self.sequence(seq)?, self.lens_table(seq)?);
+        self.require("lens_top.token")?;
+        let (rows, ranks) = (self.lens_rows(seq), u64::from(self.manifest.lens_top));
+        let table = self.rows(LENS_TOP, rows.start * ranks, (rows.end - rows.start) * ranks)?;
+        facts::lens_top(&table, info, &lens, self.manifest.lens_top, &self.manifest.shape, &self.root.join(LENS_TOP))
+    }
+
+    /// The residual stream after `layer`, `[q_pos, hidden]`.
+    ///
+    /// # Errors
+    /// When there is no such sequence or layer, the trace holds no hidden states, or they cannot be read.
+    pub fn hidden(&self, seq: SeqIdx, layer: LayerIdx) -> Result<Array2<f32>, TraceError> {
+        let [hidden] = self.tensors(seq, layer, ["hidden"])?;
+        Ok(hidden.index_axis_move(Axis(0), 0))
+    }
+
+    /// Tensors of one layer of one sequence, `[head, position, width]`. Fields without heads have one.
+    fn tensors<const N: usize>(
+        &self,
+        seq: SeqIdx,
+        layer: LayerIdx,
+        names: [&'static str; N],
+    ) -> Result<[Array3<f32>; N], TraceError> {
+        let info = self.sequence(seq)?;
+        if layer.get() >= self.manifest.shape.layers {
+            let (given, count) = (u64::from(layer.get()), u64::from(self.manifest.shape.layers));
+            return Err(TraceError::OutOfRange { what: "layer", given, count });
+        }
+        let mut places = [0; N];
+        for (place, name) in places.iter_mut().zip(names) {
+            self.require(name)?;
+            *place = self.fields.iter().position(|field| field.name == name).unwrap_or_default();
+        }
+        let shape = &self.manifest.shape;
+        let mut tensors = places.map(|place| {
+            let field = self.fields[place];
+            let heads = field.heads(shape).map_or(1, usize::from);
+            Array3::zeros((heads, info.len as usize, field.width(shape)))
+        });
+        for at in self.shards[seq.idx()].clone() {
+            self.read_shard(at, layer, &places, &mut tensors)?;
+        }
+        Ok(tensors)
+    }
+
+    /// Copies the tensors `places` of one shard to their positions in `tensors`.
+    fn read_shard(
+        &self,
+        at: usize,
+        layer: LayerIdx,
+        places: &[usize],
+        tensors: &mut [Array3<f32>],
+    ) -> Result<(), TraceError> {
+        let shard = &self.manifest.shards[at];
+        let (file, path) = open_inside(&self.root, &shard.path)?;
+        let bytes = map(&file, &path)?;
+        let layout = self.layout(at, &bytes, &path)?;
+        let positions = shard.start as usize..shard.end as usize;
+        for (&place, tensor) in places.iter().zip(tensors) {
+            let field = self.fields[place];
+            let range = layout.range(layer.get(), place);
+            // The layout lies within the size on record, which is the size of the map: the slice exists.
+            let stored = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+            let stored = stored.and_then(|(start, end)| bytes.get(start..end)).unwrap_or_default();
+            let head_bytes = stored.len() / tensor.len_of(Axis(0)).max(1);
+            for (head, mut rows) in (0_u16..).zip(tensor.outer_iter_mut()) {
+                let mut rows = rows.slice_mut(ndarray::s![positions.clone(), ..]);
+                let Some(out) = rows.as_slice_mut() else { continue };
+                let from = usize::from(head) * head_bytes;
+                shard::decode_into(&stored[from..from + head_bytes], field.dtype, out);
+                self.check_finite(out, field, shard, layer, head)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A value that is no number never reaches a policy.
+    fn check_finite(
+        &self,
+        values: &[f32],
+        field: TensorField,
+        shard: &ShardInfo,
+        layer: LayerIdx,
+        head: u16,
+    ) -> Result<(), TraceError> {
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        let row = u32::try_from(at / field.width(&self.manifest.shape)).unwrap_or(u32::MAX);
+        Err(TraceError::NonFinite {
+            field: field.name,
+            seq: shard.seq,
+            layer: layer.get(),
+            head: field.heads(&self.manifest.shape).map(|_| head),
+            pos: shard.start + row,
+            value: values[at],
+        })
+    }
+
+    /// The checked header of shard `at`, whose content is `bytes`.
+    fn layout(&self, at: usize, bytes: &[u8], path: &Path) -> Result<&Layout, TraceError> {
+        let shard = &self.manifest.shards[at];
+        let found = bytes.len() as u64;
+        if found != shard.bytes {
+            return Err(TraceError::Size { path: path.to_owned(), expected: shard.bytes, found });
+        }
+        if let Some(layout) = self.layouts[at].get() {
+            return Ok(layout);
+        }
+        let Some((prefix, rest)) = bytes.split_first_chunk::<8>() else {
+            return Err(TraceError::malformed(path, "file", format!("{found} bytes"), "at least 8"));
+        };
+        let length = shard::header_len(*prefix, found, path)?;
+        let header = usize::try_from(length).ok().and_then(|length| rest.get(..length)).unwrap_or_default();
+        let layout = shard::layout(header, found, &self.manifest, shard, path)?;
+        Ok(self.layouts[at].get_or_init(|| layout))
+    }
+
+    fn require(&self, field: &'static str) -> Result<(), TraceError> {
+        if self.manifest.holds(field) {
+            Ok(())
+        } else {
+            Err(TraceError::MissingField { field, held: self.manifest.field_names() })
+        }
+    }
+
+    /// Rows of `facts/lens.parquet` that belong to a sequence.
+    fn lens_rows(&self, seq: SeqIdx) -> Range<u64> {
+        let layers = u64::from(self.manifest.shape.layers);
+        let sequences = &self.manifest.sequences;
+        let before: u64 = sequences[..seq.idx()].iter().map(|s| u64::from(s.lens_positions)).sum();
+        before * layers..(before + u64::from(sequences[seq.idx()].lens_positions)) * layers
+    }
+
+    fn rows(&self, table: &'static str, start: u64, count: u64) -> Result<Table, TraceError> {
+        let file = self.table_file(table)?;
+        let range = usize::try_from(start).ok().zip(usize::try_from(start + count).ok());
+        let (start, end) = range.unwrap_or((usize::MAX, usize::MAX));
+        file.read(start..end).map_err(TraceError::table)
+    }
+
+    /// The facts table at `inside`. Its digest is checked when it is first used: facts are small, and the decoder
+    /// should not be the first to meet damage.
+    fn table_file(&self, inside: &'static str) -> Result<&TableFile, TraceError> {
+        let cell = match inside {
+            LENS => &self.lens,
+            LENS_TOP => &self.lens_top,
+            _ => &self.tokens,
+        };
+        if let Some(file) = cell.get() {
+            return Ok(file);
+        }
+        let Some(info) = self.manifest.table(inside) else {
+            return Err(TraceError::MissingField { field: inside, held: self.manifest.field_names() });
+        };
+        let (mut file, path) = open_inside(&self.root, inside)?;
+        let (_, found) = sha256_of_file(&mut file, &path)?;
+        if found != info.sha256 {
+            return Err(TraceError::Checksum { path, expected: info.sha256.clone(), found });
+        }
+        let opened = TableFile::open(Bytes::from_owner(map(&file, &path)?), &path).map_err(TraceError::table)?;
+        if opened.rows() as u64 != info.rows {
+            return Err(TraceError::malformed(&path, "rows", opened.rows(), info.rows.to_string()));
+        }
+        Ok(cell.get_or_init(|| opened))
+    }
+}
+
+impl TraceSource for Trace {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn digest(&self) -> String {
+        self.digest.clone()
+    }
+
+    fn is_synthetic(&self) -> bool {
+        self.manifest.synthetic.is_some()
+    }
+
+    fn shape(&self) -> &ModelShape {
+        &self.manifest.shape
+    }
+
+    fn sequences(&self) -> &[SequenceMeta] {
+        &self.sequences
+    }
+
+    fn layer(&self, seq: SeqIdx, layer: LayerIdx) -> Result<LayerTensors, TraceError> {
+        let [q, k, v] = self.tensors(seq, layer, ["q", "k", "v"])?;
+        Ok(LayerTensors { q, k, v })
+    }
+
+    fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {
+        Ok(self.lens_table(seq)?.rows)
+    }
+}
+
+fn meta(info: &SequenceInfo) -> SequenceMeta {
+    SequenceMeta { seq: SeqIdx::new(info.seq), item: info.item.clone(), prompt_len: info.prompt_len, len: info.len }
+}
+
+fn check_size(root: &Path, inside: &str, expected: u64) -> Result<(), TraceError> {
+    let (file, path) = open_inside(root, inside)?;
+    let found = file.metadata().map_err(|error| TraceError::io(&path, error))?.len();
+    if found == expected { Ok(()) } else { Err(TraceError::Size { path, expected, found }) }
+}
+
+/// Bytes of the known tensors of a shard; `None` when no file can be that large.
+fn data_bytes(fields: &[TensorField], shape: &ModelShape, shard: &ShardInfo) -> Option<u64> {
+    fields.iter().try_fold(0_u64, |total, field| {
+        let heads = field.heads(shape).map_or(1, u64::from);
+        let scalars = heads.checked_mul(field.width(shape) as u64)?.checked_mul(u64::from(shard.end - shard.start))?;
+        total.checked_add(scalars.checked_mul(field.scalar_bytes())?.checked_mul(u64::from(shape.layers))?)
+    })
+}

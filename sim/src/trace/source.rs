@@ -1,0 +1,78 @@
+//! What a replay asks of a trace, whether it was recorded, generated or built in a test.
+
+use super::TraceError;
+use crate::types::{LayerIdx, ModelShape, Pos, SeqIdx, TokenId};
+use ndarray::Array3;
+
+/// One recorded sequence: a prompt and what the model wrote after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SequenceMeta {
+    /// Its index in the trace.
+    pub seq: SeqIdx,
+    /// The id of the problem it came from; the unit that bootstrap intervals resample.
+    pub item: String,
+    /// Prompt tokens, at positions `0..prompt_len`.
+    pub prompt_len: u32,
+    /// All tokens with recorded keys and values, prompt included. The token at `len - 1` was fed to the model too.
+    pub len: u32,
+}
+
+/// Post-RoPE queries and keys, and values, of one layer of one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerTensors {
+    /// Queries, `[q_head, q_pos, head_dim]`, rotated at their original positions.
+    pub q: Array3<f32>,
+    /// Keys, `[kv_head, kv_pos, head_dim]`, rotated at their original positions.
+    pub k: Array3<f32>,
+    /// Values, `[kv_head, kv_pos, head_dim]`.
+    pub v: Array3<f32>,
+}
+
+/// Logit-lens facts of one layer at one position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LensRow {
+    /// Position whose next token is predicted.
+    pub pos: Pos,
+    /// Zero-based layer: the state after it is read.
+    pub layer: LayerIdx,
+    /// Entropy in nats of softmax(unembed(final_norm(hidden))).
+    pub entropy_nats: f32,
+    /// Entropy in nats of softmax(unembed(hidden)), without the final norm.
+    pub raw_entropy_nats: f32,
+    /// Token with the largest logit, with the final norm; ties go to the lower id.
+    pub top1: TokenId,
+    /// Its probability.
+    pub top1_prob: f32,
+    /// Whether `top1` equals the last layer's at the same position.
+    pub agrees_with_last: bool,
+}
+
+/// A source of sequences, tensors and facts. Reading twice gives the same values.
+pub trait TraceSource: Sync {
+    /// Name in result tables.
+    fn name(&self) -> &str;
+
+    /// SHA-256 (hex) that identifies the content.
+    fn digest(&self) -> String;
+
+    /// Whether the content was generated and not recorded.
+    fn is_synthetic(&self) -> bool;
+
+    /// Shape of the model.
+    fn shape(&self) -> &ModelShape;
+
+    /// The sequences, in index order.
+    fn sequences(&self) -> &[SequenceMeta];
+
+    /// Queries, keys and values of one layer of one sequence.
+    ///
+    /// # Errors
+    /// When the source has no such tensors or they cannot be read.
+    fn layer(&self, seq: SeqIdx, layer: LayerIdx) -> Result<LayerTensors, TraceError>;
+
+    /// Lens facts of one sequence, by position, then by layer; every position listed has every layer.
+    ///
+    /// # Errors
+    /// When the source has no lens facts or they cannot be read.
+    fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError>;
+}

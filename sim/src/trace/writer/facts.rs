@@ -1,0 +1,221 @@
+//! Facts: tokens, lens facts and the largest logits, one part a sequence in the journal, merged at the end.
+//!
+//! Rows are sorted by `seq`, `pos`, `layer`, `rank`, so that the rows of a sequence are a range of the table.
+
+use super::header::{Chunk, TraceHeader};
+use super::journal::Entry;
+use crate::num;
+use crate::table::{GroupWriter, Table, TableFile};
+use crate::trace::folder::{self, sha256_of_file};
+use crate::trace::manifest::{LENS, LENS_TOP, TOKENS, TableInfo};
+use crate::trace::{TraceError, facts_schema as schema};
+use crate::types::{Pos, TokenId};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+/// Lens facts of one position, all layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensPosition {
+    /// Position whose next token is predicted.
+    pub pos: Pos,
+    /// One fact a layer, `[layer]`.
+    pub layers: Vec<LensFact>,
+}
+
+/// Lens facts of one layer at one position. What follows from these (probability of the first token, agreement with the
+/// last layer) is computed by the writer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensFact {
+    /// Entropy in nats of softmax(unembed(final_norm(hidden))).
+    pub entropy_nats: f32,
+    /// Entropy in nats of softmax(unembed(hidden)).
+    pub raw_entropy_nats: f32,
+    /// Log-sum-exp of the logits, with the final norm.
+    pub logsumexp: f32,
+    /// Log-sum-exp of the logits, without the final norm.
+    pub raw_logsumexp: f32,
+    /// The largest logits with their ids, with the final norm, largest first, ties to the lower id: as many as the
+    /// header's `lens_top`, at least one.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// Writes the facts of one sequence.
+#[derive(Debug)]
+pub(super) struct FactsWriter {
+    seq: i64,
+    lens_top: bool,
+    parts: Vec<Part>,
+    lens_positions: u32,
+    last_pos: Option<Pos>,
+}
+
+struct Part {
+    table: &'static str,
+    path: PathBuf,
+    inside: String,
+    rows: schema::Rows,
+    written: u64,
+    writer: GroupWriter<BufWriter<File>>,
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Part").field("path", &self.path).field("written", &self.written).finish_non_exhaustive()
+    }
+}
+
+/// The tables that a trace with this header has, sorted by path.
+fn tables(header: &TraceHeader) -> Vec<&'static str> {
+    let stored = [(LENS, header.fields.lens), (LENS_TOP, header.fields.lens_top > 0), (TOKENS, true)];
+    stored.into_iter().filter(|(_, is_stored)| *is_stored).map(|(table, _)| table).collect()
+}
+
+impl FactsWriter {
+    pub(super) fn start(root: &Path, seq: u32, header: &TraceHeader) -> Result<Self, TraceError> {
+        let start_part = |table: &'static str| {
+            let name = table.strip_prefix("facts/").unwrap_or(table);
+            let inside = format!("{}/{seq:05}.{name}", super::journal::JOURNAL);
+            let path = root.join(&inside);
+            let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
+            let rows = schema::Rows::new(table);
+            let writer = GroupWriter::start(BufWriter::new(file), &rows.prototype(), &path).map_err(TraceError::table)?;
+            Ok(Part { table, path, inside, rows, written: 0, writer })
+        };
+        let parts = tables(header).into_iter().map(start_part).collect::<Result<_, TraceError>>()?;
+        Ok(Self {
+            seq: i64::from(seq),
+            lens_top: header.fields.lens_top > 0,
+            parts,
+            lens_positions: 0,
+            last_pos: None,
+        })
+    }
+
+    /// The last position with lens facts.
+    pub(super) fn last_pos(&self) -> Option<Pos> {
+        self.last_pos
+    }
+
+    /// Positions with lens facts.
+    pub(super) fn lens_positions(&self) -> u32 {
+        self.lens_positions
+    }
+
+    /// Appends `count` positions of a checked chunk, from its position `from`, which is position `first` of the sequence.
+    pub(super) fn append(&mut self, chunk: &Chunk<'_>, first: Pos, from: u32, count: u32, prompt_len: u32) {
+        let positions = first.get()..first.get() + count;
+        let tokens = &chunk.tokens[from as usize..(from + count) as usize];
+        let lens: Vec<&LensPosition> = chunk.lens.iter().filter(|fact| positions.contains(&fact.pos.get())).collect();
+        self.lens_positions += lens.iter().map(|_| 1).sum::<u32>();
+        self.last_pos = lens.last().map(|fact| fact.pos).or(self.last_pos);
+        for part in &mut self.parts {
+            match part.table {
+                TOKENS => {
+                    for (pos, token) in positions.clone().zip(tokens) {
+                        part.rows.int(0, self.seq);
+                        part.rows.int(1, pos);
+                        part.rows.int(2, token.get());
+                        part.rows.bool(3, pos < prompt_len);
+                    }
+                }
+                LENS => lens.iter().for_each(|fact| lens_rows(&mut part.rows, self.seq, fact)),
+                _ if self.lens_top => lens.iter().for_each(|fact| lens_top_rows(&mut part.rows, self.seq, fact)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes what is buffered as a row group a table.
+    pub(super) fn flush(&mut self) -> Result<(), TraceError> {
+        for part in &mut self.parts {
+            let table = part.rows.take().map_err(TraceError::table)?;
+            part.written += table.rows() as u64;
+            part.writer.write_group(&table).map_err(TraceError::table)?;
+        }
+        Ok(())
+    }
+
+    /// Closes and syncs the parts; gives their sizes and digests.
+    pub(super) fn finish(self) -> Result<Vec<TableInfo>, TraceError> {
+        self.parts.into_iter().map(|part| close(part.writer, &part.path, part.inside, part.written)).collect()
+    }
+}
+
+fn lens_rows(rows: &mut schema::Rows, seq: i64, position: &LensPosition) {
+    let last = position.layers.last().map(|fact| fact.top[0].0);
+    for (layer, fact) in (0_u16..).zip(&position.layers) {
+        let (token, logit) = fact.top[0];
+        rows.int(0, seq);
+        rows.int(1, position.pos.get());
+        rows.int(2, layer);
+        rows.real(3, fact.entropy_nats);
+        rows.real(4, fact.raw_entropy_nats);
+        rows.real(5, fact.logsumexp);
+        rows.real(6, fact.raw_logsumexp);
+        rows.int(7, token.get());
+        rows.real(8, logit);
+        rows.real(9, num::exp((logit - fact.logsumexp).min(0.0)));
+        rows.bool(10, Some(token) == last);
+    }
+}
+
+fn lens_top_rows(rows: &mut schema::Rows, seq: i64, position: &LensPosition) {
+    for (layer, fact) in (0_u16..).zip(&position.layers) {
+        for (rank, (token, logit)) in (0_u16..).zip(&fact.top) {
+            rows.int(0, seq);
+            rows.int(1, position.pos.get());
+            rows.int(2, layer);
+            rows.int(3, rank);
+            rows.int(4, token.get());
+            rows.real(5, *logit);
+        }
+    }
+}
+
+fn close(
+    writer: GroupWriter<BufWriter<File>>,
+    path: &Path,
+    inside: String,
+    rows: u64,
+) -> Result<TableInfo, TraceError> {
+    let io = |error| TraceError::io(path, error);
+    let buffer = writer.finish().map_err(TraceError::table)?;
+    let file = buffer.into_inner().map_err(|error| io(error.into_error()))?;
+    file.sync_all().map_err(io)?;
+    let mut file = File::open(path).map_err(io)?;
+    let (bytes, sha256) = sha256_of_file(&mut file, path)?;
+    Ok(TableInfo { path: inside, rows, bytes, sha256 })
+}
+
+/// Merges the parts of all sequences into the tables of the trace, a row group at a time.
+pub(super) fn merge(root: &Path, entries: &[Entry], header: &TraceHeader) -> Result<Vec<TableInfo>, TraceError> {
+    let merge_table = |(at, table): (usize, &'static str)| {
+        let path = root.join(table);
+        let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
+        let prototype = schema::Rows::new(table).prototype();
+        let mut writer = GroupWriter::start(BufWriter::new(file), &prototype, &path).map_err(TraceError::table)?;
+        let mut rows = 0;
+        for entry in entries {
+            let part = &entry.parts[at];
+            for_each_group(root, part, |group| {
+                rows += group.rows() as u64;
+                writer.write_group(&group).map_err(TraceError::table)
+            })?;
+        }
+        close(writer, &path, table.to_owned(), rows)
+    };
+    tables(header).into_iter().enumerate().map(merge_table).collect()
+}
+
+fn for_each_group(
+    root: &Path,
+    part: &TableInfo,
+    mut each: impl FnMut(Table) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
+    let (_, path) = folder::open_inside(root, &part.path)?;
+    let bytes = std::fs::read(&path).map_err(|error| TraceError::io(&path, error))?;
+    let file = TableFile::open(bytes.into(), &path).map_err(TraceError::table)?;
+    (0..file.groups()).try_for_each(|group| each(file.read(file.group(group)).map_err(TraceError::table)?))
+}
+

@@ -1,0 +1,161 @@
+//! The journal of an unfinished recording: its header, and an entry for each finished sequence.
+//!
+//! An entry is written after the files it names are synced, so what the journal says is there. Anything else in the
+//! folder belongs to a sequence that was cut off, and is removed when the recording goes on.
+
+use super::{Leftover, TraceHeader};
+use crate::table::{sync_folder, write_whole};
+use crate::trace::TraceError;
+use crate::trace::folder::{open_inside, parse_json, sha256_of_file, to_json};
+use crate::trace::manifest::{SequenceInfo, ShardInfo, TableInfo};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// The folder of the journal inside an unfinished recording.
+pub(crate) const JOURNAL: &str = "journal";
+const HEADER: &str = "journal/header.json";
+const LOCK: &str = "journal/lock";
+const FOLDERS: [&str; 3] = [JOURNAL, "facts", "tensors"];
+
+/// A finished sequence and its files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    pub(super) sequence: SequenceInfo,
+    pub(super) shards: Vec<ShardInfo>,
+    /// Its facts, a table each, sorted by the table's name.
+    pub(super) parts: Vec<TableInfo>,
+}
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    root: PathBuf,
+    pub(super) entries: Vec<Entry>,
+    /// Held while the recording runs.
+    _lock: File,
+}
+
+impl Journal {
+    pub(super) fn open(root: &Path, header: &TraceHeader, leftover: Leftover) -> Result<Self, TraceError> {
+        let has_leftover = fs::symlink_metadata(root).is_ok();
+        if has_leftover && leftover == Leftover::Refuse {
+            return Err(TraceError::Leftover { path: root.to_owned() });
+        }
+        for folder in FOLDERS {
+            let path = root.join(folder);
+            fs::create_dir_all(&path).map_err(|error| TraceError::io(&path, error))?;
+        }
+        let lock = lock(root)?;
+        let header_path = root.join(HEADER);
+        let entries = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
+            check_header(&header_path, header)?;
+            finished_entries(root)
+        } else {
+            Vec::new()
+        };
+        remove_strangers(root, &entries)?;
+        if entries.is_empty() {
+            let bytes = to_json(header, &header_path)?;
+            write_whole(&header_path, &bytes).map_err(|error| TraceError::io(&header_path, error))?;
+        }
+        Ok(Self { root: root.to_owned(), entries, _lock: lock })
+    }
+
+    /// Enters a sequence whose files are synced.
+    pub(super) fn enter(&mut self, entry: Entry) -> Result<(), TraceError> {
+        for folder in FOLDERS {
+            let path = self.root.join(folder);
+            sync_folder(&path).map_err(|error| TraceError::io(&path, error))?;
+        }
+        let path = self.root.join(entry_path(self.entries.len()));
+        let bytes = to_json(&entry, &path)?;
+        write_whole(&path, &bytes).map_err(|error| TraceError::io(&path, error))?;
+        self.entries.push(entry);
+        Ok(())
+    }
+}
+
+/// Removes the journal of a recording that was moved to its target.
+pub(super) fn remove(target: &Path) -> Result<(), TraceError> {
+    let path = target.join(JOURNAL);
+    fs::remove_dir_all(&path).map_err(|error| TraceError::io(&path, error))
+}
+
+fn entry_path(seq: usize) -> String {
+    format!("{JOURNAL}/{seq:05}.json")
+}
+
+fn lock(root: &Path) -> Result<File, TraceError> {
+    let path = root.join(LOCK);
+    let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(TraceError::Busy { path: root.to_owned() }),
+        // A file system without locks: two recordings at once are the user's to avoid.
+        Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(file),
+        Err(TryLockError::Error(error)) => Err(TraceError::io(&path, error)),
+    }
+}
+
+fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
+    let begun = fs::read(path).map_err(|error| TraceError::io(path, error))?;
+    let continued = to_json(header, path)?;
+    if begun == continued {
+        return Ok(());
+    }
+    let begun: serde_json::Value = parse_json(&begun, path)?;
+    let continued: serde_json::Value = parse_json(&continued, path)?;
+    let part = continued
+        .as_object()
+        .and_then(|parts| parts.iter().find(|(key, value)| begun.get(key) != Some(value)))
+        .map_or("header", |(key, _)| key);
+    Err(TraceError::ResumeMismatch { path: path.parent().unwrap_or(path).to_owned(), part: part.to_owned() })
+}
+
+/// The entries from the first on whose files are all as they were; those behind a damaged one are recorded again.
+fn finished_entries(root: &Path) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    while let Some(entry) = read_entry(root, entries.len()) {
+        entries.push(entry);
+    }
+    entries
+}
+
+fn read_entry(root: &Path, seq: usize) -> Option<Entry> {
+    let (_, path) = open_inside(root, &entry_path(seq)).ok()?;
+    let entry: Entry = parse_json(&fs::read(&path).ok()?, &path).ok()?;
+    let shards = entry.shards.iter().map(|shard| (&shard.path, shard.bytes, &shard.sha256));
+    let parts = entry.parts.iter().map(|part| (&part.path, part.bytes, &part.sha256));
+    let is_intact = shards.chain(parts).all(|(inside, bytes, sha256)| {
+        open_inside(root, inside)
+            .and_then(|(mut file, path)| sha256_of_file(&mut file, &path))
+            .is_ok_and(|found| found == (bytes, sha256.clone()))
+    });
+    (is_intact && usize::try_from(entry.sequence.seq) == Ok(seq)).then_some(entry)
+}
+
+/// Removes every file that belongs neither to the journal nor to a finished sequence.
+fn remove_strangers(root: &Path, entries: &[Entry]) -> Result<(), TraceError> {
+    let mut kept: BTreeSet<String> = [LOCK.to_owned()].into();
+    if !entries.is_empty() {
+        kept.insert(HEADER.to_owned());
+    }
+    for (seq, entry) in entries.iter().enumerate() {
+        kept.insert(entry_path(seq));
+        kept.extend(entry.shards.iter().map(|shard| shard.path.clone()));
+        kept.extend(entry.parts.iter().map(|part| part.path.clone()));
+    }
+    for folder in FOLDERS {
+        let path = root.join(folder);
+        for found in fs::read_dir(&path).map_err(|error| TraceError::io(&path, error))? {
+            let found = found.map_err(|error| TraceError::io(&path, error))?;
+            let inside = format!("{folder}/{}", found.file_name().to_string_lossy());
+            if !kept.contains(&inside) {
+                fs::remove_file(found.path()).map_err(|error| TraceError::io(&found.path(), error))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Writing a trace: streaming, bounded by one shard and the facts of its positions, never half there.
+//!
+//! Everything is written into `<target>.partial/`. Each finished sequence is synced and entered in a journal, so an
+//! interrupted recording can be continued after the last finished sequence. [`TraceWriter::finish`] merges the facts,
+//! writes the manifest and renames the folder. Until then there is nothing at `<target>`.
+
+mod buffer;
+mod facts;
+mod header;
+mod journal;
+
+pub use facts::{LensFact, LensPosition};
+pub use header::{Chunk, LayerChunk, SequenceEnd, SequenceStart, StoredFields, TraceHeader};
+
+use super::folder;
+use super::manifest::{Manifest, SequenceInfo};
+use super::{TraceError, manifest};
+use crate::table::sync_folder;
+use crate::types::{Pos, SeqIdx};
+use buffer::ShardBuffer;
+use facts::FactsWriter;
+use journal::{Entry, Journal};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What to do when an earlier recording to the same target was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// Stop with [`TraceError::Leftover`].
+    Refuse,
+    /// Delete it and begin anew.
+    Discard,
+    /// Continue after its last finished sequence; begin anew when there is none.
+    Resume,
+}
+
+/// A trace that was written to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinishedTrace {
+    /// The folder.
+    pub path: PathBuf,
+    /// SHA-256 (hex) of the manifest, which covers every other file.
+    pub digest: String,
+}
+
+/// Writes one trace. Dropping it without [`TraceWriter::finish`] leaves an unfinished recording that can be resumed.
+///
+/// Calls come in the order `begin_sequence`, `push`…, `end_sequence`, again for each sequence, then `finish`. A call
+/// that is refused changes nothing, except when the system failed: then only `Leftover::Resume` helps.
+#[derive(Debug)]
+pub struct TraceWriter {
+    target: PathBuf,
+    root: PathBuf,
+    header: TraceHeader,
+    journal: Journal,
+    open: Option<OpenSequence>,
+}
+
+#[derive(Debug)]
+struct OpenSequence {
+    seq: u32,
+    start: SequenceStart,
+    len: u32,
+    shard: ShardBuffer,
+    facts: FactsWriter,
+    shards: Vec<manifest::ShardInfo>,
+}
+
+impl TraceWriter {
+    /// Begins or continues a recording that will end up at `target`.
+    ///
+    /// # Errors
+    /// When `target` exists, when a leftover is not to be touched or does not fit, when another process records to
+    /// the same target, when the header is not acceptable, or when the system refuses.
+    pub fn create(target: &Path, header: TraceHeader, leftover: Leftover) -> Result<Self, TraceError> {
+        header.check()?;
+        if fs::symlink_metadata(target).is_ok() {
+            return Err(TraceError::Exists { path: target.to_owned() });
+        }
+        let root = folder::unfinished(target);
+        let journal = Journal::open(&root, &header, leftover)?;
+        Ok(Self { target: target.to_owned(), root, header, journal, open: None })
+    }
+
+    /// Sequences that are finished, those of an interrupted recording included. The next one begun has this index.
+    #[must_use]
+    pub fn finished(&self) -> impl ExactSizeIterator<Item = &SequenceInfo> {
+        self.journal.entries.iter().map(|entry| &entry.sequence)
+    }
+
+    /// Begins the next sequence and gives its index.
+    ///
+    /// # Errors
+    /// When a sequence is open, the start is not acceptable, or the system refuses.
+    pub fn begin_sequence(&mut self, start: SequenceStart) -> Result<SeqIdx, TraceError> {
+        if let Some(open) = &self.open {
+            return Err(TraceError::chunk("begin_sequence", format!("sequence {} open", open.seq), "no open sequence"));
+        }
+        if start.prompt_len == 0 || start.bos_len > start.prompt_len {
+            let found = format!("{} prompt tokens of which {} begin the sequence", start.prompt_len, start.bos_len);
+            return Err(TraceError::chunk("begin_sequence", found, "at least one prompt token, no fewer than `bos_len`"));
+        }
+        let seq = u32::try_from(self.journal.entries.len())
+            .map_err(|_| TraceError::chunk("begin_sequence", "2^32 sequences", "fewer"))?;
+        let facts = FactsWriter::start(&self.root, seq, &self.header)?;
+        let shard = ShardBuffer::new(&self.header, seq);
+        self.open = Some(OpenSequence { seq, start, len: 0, shard, facts, shards: Vec::new() });
+        Ok(SeqIdx::new(seq))
+    }
+
+    /// Appends the positions of `chunk` to the open sequence.
+    ///
+    /// # Errors
+    /// When no sequence is open, shapes do not fit, a value is not finite or does not fit its storage type, lens facts
+    /// are not as they must be, or the system refuses.
+    pub fn push(&mut self, chunk: &Chunk<'_>) -> Result<(), TraceError> {
+        let Some(open) = &mut self.open else {
+            return Err(TraceError::chunk("push", "no open sequence", "one open sequence"));
+        };
+        let added = header::check_chunk(chunk, &self.header, open.seq, open.len, open.facts.last_pos())?;
+        let mut done = 0;
+        while done < added {
+            let count = (added - done).min(open.shard.room());
+            open.shard.append(chunk, done, count);
+            let prompt_len = open.start.prompt_len;
+            open.facts.append(chunk, Pos::new(open.len), done, count, prompt_len);
+            open.len += count;
+            done += count;
+            if open.shard.room() == 0 {
+                open.flush(&self.root)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the open sequence: syncs its files and enters it in the journal.
+    ///
+    /// # Errors
+    /// When no sequence is open, it is shorter than its prompt, or the system refuses.
+    pub fn end_sequence(&mut self, end: SequenceEnd) -> Result<(), TraceError> {
+        match &self.open {
+            None => return Err(TraceError::chunk("end_sequence", "no open sequence", "one open sequence")),
+            Some(open) if open.len < open.start.prompt_len => {
+                let found = format!("{} positions", open.len);
+                return Err(TraceError::chunk("end_sequence", found, format!("at least the prompt's {}", open.start.prompt_len)));
+            }
+            Some(_) => {}
+        }
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        open.flush(&self.root)?;
+        let lens_positions = open.facts.lens_positions();
+        let parts = open.facts.finish()?;
+        let sequence = open.start.info(open.seq, open.len, lens_positions, end);
+        self.journal.enter(Entry { sequence, shards: open.shards, parts })
+    }
+
+    /// Merges the facts, writes the manifest, and moves the trace to its target.
+    ///
+    /// # Errors
+    /// When a sequence is open, there is none at all, or the system refuses. The finished sequences stay then, and the
+    /// recording can be resumed.
+    pub fn finish(self) -> Result<FinishedTrace, TraceError> {
+        if let Some(open) = &self.open {
+            return Err(TraceError::chunk("finish", format!("sequence {} open", open.seq), "no open sequence"));
+        }
+        let Self { target, root, header, journal, .. } = self;
+        let tables = facts::merge(&root, &journal.entries, &header)?;
+        let (sequences, shards): (Vec<_>, Vec<_>) =
+            journal.entries.iter().map(|entry| (entry.sequence.clone(), entry.shards.clone())).unzip();
+        let manifest = Manifest { sequences, shards: shards.concat(), tables, ..header.manifest() };
+        let digest = folder::write_manifest(&root, &manifest)?;
+        for inside in ["facts", "tensors", ""] {
+            let path = root.join(inside);
+            sync_folder(&path).map_err(|error| TraceError::io(&path, error))?;
+        }
+        if fs::symlink_metadata(&target).is_ok() {
+            return Err(TraceError::Exists { path: target });
+        }
+        // The lock goes first: not every system renames a folder with an open file in it.
+        drop(journal);
+        fs::rename(&root, &target).map_err(|error| TraceError::io(&target, error))?;
+        let parent = target.parent().unwrap_or(Path::new(""));
+        sync_folder(parent).map_err(|error| TraceError::io(parent, error))?;
+        journal::remove(&target)?;
+        Ok(FinishedTrace { path: target, digest })
+    }
+}
+
+impl OpenSequence {
+    fn flush(&mut self, root: &Path) -> Result<(), TraceError> {
+        self.facts.flush()?;
+        if let Some(shard) = self.shard.flush(root)? {
+            self.shards.push(shard);
+        }
+        Ok(())
+    }
+}
