@@ -1,0 +1,31 @@
+//! The full cache: every comparison is read against it.
+
+use super::{CompositionEntry, Knobs, Part, StackSpec};
+use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
+use serde::{Deserialize, Serialize};
+
+/// Identity and capabilities.
+pub const SPEC: PolicySpec = PolicySpec {
+    id: "full",
+    family: Family::Composition,
+    summary: "the full cache, nothing is evicted: the upper bound of quality and memory",
+    citation: "-",
+    needs: Needs::NONE,
+    randomness: Randomness::Deterministic,
+    laws: &[],
+};
+
+/// Registry line.
+pub const ENTRY: CompositionEntry =
+    CompositionEntry { spec: &SPEC, build, defaults: || serde_json::to_value(Params::default()).unwrap_or_default() };
+
+/// No parameters.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {}
+
+fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
+    raw.parse::<Params>(SPEC.id)?;
+    let spec = StackSpec::periodic(SPEC.id, *knobs, Part::plain("recency"))?;
+    Ok(StackSpec { schedule: Part::plain("never"), ..spec })
+}

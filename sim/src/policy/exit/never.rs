@@ -1,0 +1,49 @@
+//! Run every layer. Needs: nothing. Cost: none.
+
+use super::Exit;
+use crate::policy::{Entry, Family, Needs, PolicySpec, Randomness};
+use crate::trace::LensRow;
+use serde::{Deserialize, Serialize};
+
+/// Identity and capabilities.
+pub const SPEC: PolicySpec = PolicySpec {
+    id: "never",
+    family: Family::Exit,
+    summary: "every layer runs",
+    citation: "-",
+    needs: Needs::NONE,
+    randomness: Randomness::Deterministic,
+    laws: &[],
+};
+
+/// Registry line.
+pub const ENTRY: Entry<dyn Exit> = Entry {
+    spec: &SPEC,
+    build: |raw| {
+        raw.parse::<Params>(SPEC.id)?;
+        Ok(Box::new(Never))
+    },
+    defaults: || serde_json::json!({}),
+};
+
+/// No parameters.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {}
+
+#[derive(Debug)]
+struct Never;
+
+impl Exit for Never {
+    fn spec(&self) -> &'static PolicySpec {
+        &SPEC
+    }
+
+    fn layers_run(&self, rows: &[LensRow]) -> u16 {
+        u16::try_from(rows.len()).unwrap_or(u16::MAX)
+    }
+
+    fn params(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+}

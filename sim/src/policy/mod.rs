@@ -1,0 +1,26 @@
+//! Policies: what to keep, when to evict, when to stop at a layer.
+//!
+//! A family is a trait, a policy is one file with its `SPEC` and its own `Params`, and a registry line makes it
+//! known everywhere: in scenarios, in `kvlab list policies` and in the contract suite. Policies propose: they see
+//! borrowed views, never a ledger, an engine or a counter. [`Stack::evict`](compose::Stack::evict) disposes: it
+//! protects sinks and recent tokens, enforces the budget and breaks ties.
+
+pub mod budget;
+pub mod compose;
+mod draws;
+mod error;
+pub mod exit;
+mod params;
+pub mod registry;
+pub mod reserve;
+pub mod schedule;
+pub mod score;
+pub mod select;
+mod spec;
+mod view;
+
+pub use draws::Draws;
+pub use error::PolicyError;
+pub use params::RawParams;
+pub use spec::{Entry, Family, Law, Needs, PolicySpec, Randomness};
+pub use view::{At, HeadData, HeadView};

@@ -1,0 +1,44 @@
+//! From the `params` of a scenario to a policy's own `Params`, with the path in the error.
+
+use super::PolicyError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The parameters of one policy as they stood in the scenario; `Default` means none were given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawParams(serde_yaml::Value);
+
+impl RawParams {
+    /// Wraps a YAML value; a missing or null value means "all defaults".
+    #[must_use]
+    pub fn from_yaml(value: serde_yaml::Value) -> Self {
+        Self(value)
+    }
+
+    /// Parameters built in code, for tests and compositions.
+    ///
+    /// # Errors
+    /// When `params` cannot be represented (a map with non-string keys, say).
+    pub fn from_params<P: Serialize>(params: &P) -> Result<Self, PolicyError> {
+        serde_yaml::to_value(params).map(Self).map_err(|error| PolicyError::BadParams {
+            kind: "params".to_owned(),
+            path: ".".to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// The policy's own parameters.
+    ///
+    /// # Errors
+    /// When a key is unknown, or a value has the wrong type; the error holds the path and the accepted keys.
+    pub fn parse<P: DeserializeOwned + Default>(&self, kind: &str) -> Result<P, PolicyError> {
+        if self.0.is_null() {
+            return Ok(P::default());
+        }
+        serde_path_to_error::deserialize(self.0.clone()).map_err(|error| PolicyError::BadParams {
+            kind: kind.to_owned(),
+            path: error.path().to_string(),
+            reason: error.inner().to_string(),
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! Reserve policies: tokens that are kept before scores are looked at.
+
+pub mod none;
+pub mod value_range;
+
+use super::{Draws, HeadView, PolicyError, PolicySpec};
+
+/// Reserves slots of one KV head.
+pub trait Reserve: std::fmt::Debug + Send + Sync {
+    /// Identity and capabilities.
+    fn spec(&self) -> &'static PolicySpec;
+
+    /// N_v: how many of the K slots are reserved under a budget of `capacity` tokens, sinks included.
+    fn reserved(&self, capacity: u32) -> u32;
+
+    /// At most `count` of `choice` (indices into `view.scored()`), best first.
+    ///
+    /// # Errors
+    /// When a magnitude is no number.
+    fn reserve(
+        &self,
+        view: &HeadView<'_>,
+        choice: &[usize],
+        count: usize,
+        draws: &Draws,
+    ) -> Result<Vec<usize>, PolicyError>;
+
+    /// The effective parameters.
+    fn params(&self) -> serde_json::Value;
+}

@@ -1,0 +1,39 @@
+//! Schedule policies: when an eviction is due.
+
+pub mod end_of_prefill;
+pub mod every_n;
+pub mod never;
+
+use super::{PolicyError, PolicySpec};
+
+/// What has just happened to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The whole prompt is stored.
+    PrefillDone,
+    /// One decoded token was stored and has attended.
+    DecodeStep,
+}
+
+/// Decides when to evict. All layers and heads of a sequence follow the same schedule.
+pub trait Schedule: std::fmt::Debug + Send + Sync {
+    /// Identity and capabilities.
+    fn spec(&self) -> &'static PolicySpec;
+
+    /// Whether an eviction down to `capacity` tokens is due now that `stored` tokens are resident a head.
+    fn is_due(&self, moment: Moment, stored: u32, capacity: u32) -> bool;
+
+    /// The eviction period in tokens; absent when there is none.
+    fn period(&self) -> Option<u32> {
+        None
+    }
+
+    /// # Errors
+    /// When the schedule cannot work with a budget of `capacity` tokens.
+    fn check(&self, _capacity: u32) -> Result<(), PolicyError> {
+        Ok(())
+    }
+
+    /// The effective parameters.
+    fn params(&self) -> serde_json::Value;
+}

@@ -1,0 +1,56 @@
+//! Keep at random: the control that every scorer has to beat.
+//!
+//! Source: NVIDIA/kvpress `kvpress/presses/random_press.py`. Differs: the draw belongs to (seed, sequence, layer, KV
+//! head, eviction, position), so runs at two budgets share their noise. Needs: positions. Cost: O(n).
+
+use super::Score;
+use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
+use serde::{Deserialize, Serialize};
+
+/// Identity and capabilities.
+pub const SPEC: PolicySpec = PolicySpec {
+    id: "random",
+    family: Family::Score,
+    summary: "every token gets a uniform draw, fresh at each eviction",
+    citation: "NVIDIA/kvpress kvpress/presses/random_press.py",
+    needs: Needs::NONE,
+    randomness: Randomness::Random,
+    laws: &[Law::Stack],
+};
+
+/// Registry line.
+pub const ENTRY: Entry<dyn Score> = Entry {
+    spec: &SPEC,
+    build: |raw| {
+        raw.parse::<Params>(SPEC.id)?;
+        Ok(Box::new(Random))
+    },
+    defaults: || serde_json::json!({}),
+};
+
+/// No parameters.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {}
+
+#[derive(Debug)]
+struct Random;
+
+impl Score for Random {
+    fn spec(&self) -> &'static PolicySpec {
+        &SPEC
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a score needs no more than 24 bits; ties go to the lower position")]
+    fn score(&self, view: &HeadView<'_>, draws: &Draws, out: &mut Vec<f32>) -> Result<(), PolicyError> {
+        let mut stream = draws.of_head(SPEC.id);
+        let uniform: Vec<f32> = (0..view.at.seen).map(|_| stream.uniform() as f32).collect();
+        out.clear();
+        out.extend(view.scored().iter().map(|pos| uniform[pos.idx()]));
+        Ok(())
+    }
+
+    fn params(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+}

@@ -1,0 +1,104 @@
+//! Sample without replacement, with the scores as weights.
+//!
+//! Each candidate gets ln(w) − ln(e) with e ~ Exp(1), and the largest are kept: equal in law to sequential draws
+//! without replacement (Plackett–Luce) and to torch's `multinomial`. Paper: VaSE (arXiv 2606.03928), section on
+//! AttnV; the weights are the smoothed attention itself, no exponent, no temperature. Differs: where the reference
+//! fails when fewer positive weights than slots remain, the rest is filled with the most recent candidates. A draw
+//! belongs to (seed, sequence, layer, KV head, eviction, position). Needs: non-negative scores. Cost: O(n + k log k).
+
+use super::{Select, Selection, best};
+use crate::num;
+use crate::policy::{Draws, Entry, Family, HeadView, Needs, PolicyError, PolicySpec, Randomness};
+use serde::{Deserialize, Serialize};
+
+/// Identity and capabilities.
+pub const SPEC: PolicySpec = PolicySpec {
+    id: "weighted-sample",
+    family: Family::Select,
+    summary: "samples without replacement, scores are the weights",
+    citation: "VaSE, arXiv 2606.03928",
+    needs: Needs::NONE,
+    randomness: Randomness::Random,
+    laws: &[crate::policy::Law::Stack],
+};
+
+/// Registry line.
+pub const ENTRY: Entry<dyn Select> = Entry {
+    spec: &SPEC,
+    build: |raw| {
+        raw.parse::<Params>(SPEC.id)?;
+        Ok(Box::new(WeightedSample))
+    },
+    defaults: || serde_json::json!({}),
+};
+
+/// No parameters.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {}
+
+#[derive(Debug)]
+struct WeightedSample;
+
+/// The sampling key of weight `w` under the draw `ln_e`; minus infinity when the weight is not positive.
+#[expect(clippy::cast_possible_truncation, reason = "keys are compared as f32; equal ones go to the earlier position")]
+fn sampling_key(weight: f32, ln_e: f64) -> f32 {
+    if weight > 0.0 { (num::ln(f64::from(weight)) - ln_e) as f32 } else { f32::NEG_INFINITY }
+}
+
+impl Select for WeightedSample {
+    fn spec(&self) -> &'static PolicySpec {
+        &SPEC
+    }
+
+    fn select(
+        &self,
+        view: &HeadView<'_>,
+        scores: &[f32],
+        choice: &[usize],
+        count: usize,
+        draws: &Draws,
+    ) -> Result<Selection, PolicyError> {
+        if scores.iter().any(|&score| score < 0.0 || score == f32::INFINITY) {
+            return Err(PolicyError::Contract { policy: SPEC.id, rule: "weights must be finite and not negative" });
+        }
+        let scored = view.scored();
+        let mut stream = draws.of_head(SPEC.id);
+        let ln_e: Vec<f64> = (0..view.at.seen).map(|_| stream.ln_exponential()).collect();
+        let keys: Vec<f32> =
+            choice.iter().map(|&slot| sampling_key(scores[slot], ln_e[scored[slot].idx()])).collect();
+        let positive = keys.iter().filter(|key| key.is_finite()).count();
+        let mut selection = best(view, &keys, choice, count.min(positive));
+        if count > positive {
+            let mut rest: Vec<usize> =
+                choice.iter().zip(&keys).filter(|(_, key)| !key.is_finite()).map(|(&slot, _)| slot).collect();
+            rest.sort_unstable_by_key(|&slot| std::cmp::Reverse(scored[slot]));
+            selection.slots.extend(rest.into_iter().take(count - positive));
+            selection.tied = false;
+        }
+        Ok(selection)
+    }
+
+    fn params(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Golden vector G7 of the policy specification: exponentials [0.7, 0.2, 1.1, 0.05] with weights [0.5, 0.3, 0.15,
+    // 0.05] give keys w/e = [0.7143, 1.5, 0.1364, 1.0], so two draws choose {1, 3} in that order.
+    #[test]
+    fn fixed_exponentials_choose_the_golden_set() {
+        let keys: Vec<f32> = [0.5f32, 0.3, 0.15, 0.05]
+            .iter()
+            .zip([0.7f64, 0.2, 1.1, 0.05])
+            .map(|(&w, e)| sampling_key(w, num::ln(e)))
+            .collect();
+        let order = num::top(keys.iter().copied().zip(0u32..).collect(), 2);
+        assert_eq!(order.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 3]);
+        assert!((f64::from(keys[0]).exp() - 0.7143).abs() < 1e-4);
+    }
+}

@@ -1,0 +1,28 @@
+//! What can stop a replay.
+
+use crate::policy::PolicyError;
+use crate::trace::TraceError;
+
+/// A replay that cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A policy cannot decide.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A tensor has another shape than the manifest says.
+    #[error("{field} of layer {layer} has shape {found:?}, expected {expected:?}")]
+    Shape {
+        /// `q`, `k` or `v`.
+        field: &'static str,
+        /// The layer.
+        layer: u16,
+        /// `[head, pos, head_dim]` expected.
+        expected: [usize; 3],
+        /// What was found.
+        found: Vec<usize>,
+    },
+}

@@ -1,0 +1,309 @@
+//! The scenario after every check: what the rest of the crate trusts.
+
+use super::grid::Grid;
+use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
+use super::{ScenarioError, ScenarioErrorKind};
+use crate::policy::compose::{Knobs, Part, Stack, StackSpec};
+use crate::policy::exit::entropy::Lens;
+use crate::policy::{PolicyError, RawParams, registry};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// A checked study.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Kebab-case id; it never changes.
+    pub id: String,
+    /// The question that the study answers.
+    pub why: String,
+    /// At most so many sequences of the trace are read.
+    pub limit: Option<u32>,
+    /// Seeds of stochastic stacks.
+    pub seeds: Vec<u64>,
+    /// Eviction study, if there is one.
+    pub eviction: Option<EvictionStudy>,
+    /// Exit study, if there is one.
+    pub exit: Option<ExitStudy>,
+    /// The text that was parsed.
+    pub text: String,
+}
+
+/// Stacks × budgets × seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvictionStudy {
+    /// C: tokens resident per layer and KV head right after an eviction.
+    pub budgets: Vec<u32>,
+    /// B (= R): most recent tokens, always kept.
+    pub recent: u32,
+    /// First tokens, always kept.
+    pub sinks: u32,
+    /// Eviction period in tokens.
+    pub period: u32,
+    /// W: recent queries that attention scorers look at.
+    pub window: u32,
+    /// The output error is computed at every so-many-th decode step; 0 for never.
+    pub output_error_every: u32,
+    /// Tokens a physical block.
+    pub block_tokens: u32,
+    /// Bytes of one stored key or value channel.
+    pub bytes_per_scalar: u32,
+    /// The stacks.
+    pub policies: Vec<PolicyChoice>,
+}
+
+/// One stack of a study, not yet given a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyChoice {
+    /// Name in tables and plots.
+    pub label: String,
+    /// Where in the scenario it stands, for errors.
+    pub path: String,
+    kind: ChoiceKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum ChoiceKind {
+    Composition { id: String, params: RawParams },
+    Custom(Box<StackSpec>),
+}
+
+impl PolicyChoice {
+    /// The stack under these amounts.
+    ///
+    /// # Errors
+    /// When parameters or amounts do not fit.
+    pub fn stack(&self, knobs: &Knobs) -> Result<Stack, PolicyError> {
+        let spec = match &self.kind {
+            ChoiceKind::Composition { id, params } => (registry::composition(id)?.build)(knobs, params)?,
+            ChoiceKind::Custom(spec) => {
+                let sinks = spec.knobs.sinks;
+                StackSpec { knobs: Knobs { sinks, ..*knobs }, ..(**spec).clone() }
+            }
+        };
+        Stack::checked(StackSpec { label: self.label.clone(), ..spec })
+    }
+}
+
+/// The unit of θ and ε.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThetaUnit {
+    /// Nats.
+    #[default]
+    Nats,
+    /// A share of the largest possible entropy, ln V.
+    ShareOfLnVocab,
+}
+
+impl ThetaUnit {
+    /// The word used in tables.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Nats => "nats",
+            Self::ShareOfLnVocab => "share-of-ln-vocab",
+        }
+    }
+}
+
+/// Lenses × θ × ε.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExitStudy {
+    /// Which states entropies are read from.
+    pub lenses: Vec<Lens>,
+    /// The unit of θ and ε.
+    pub unit: ThetaUnit,
+    /// θ values, in `unit`.
+    pub theta: Vec<f64>,
+    /// ε values, in `unit`.
+    pub epsilon: Vec<f64>,
+    /// First zero-based layer whose entropy is looked at.
+    pub min_layer: u16,
+    /// Consecutive changes that must be below ε.
+    pub patience: u16,
+}
+
+impl Scenario {
+    /// Reads a scenario file.
+    ///
+    /// # Errors
+    /// When the file cannot be read or [`Scenario::parse`] refuses it.
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ScenarioError { file: file.clone(), kind: ScenarioErrorKind::Io(error) })?;
+        Self::parse(&text, &file)
+    }
+
+    /// Parses and checks `text`; `file` is named in errors.
+    ///
+    /// # Errors
+    /// When a key is unknown or given twice, a value has the wrong type or is out of range, a policy is unknown, or
+    /// no budget can hold what a policy must keep.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
+        let raw = raw::parse(text, file)?;
+        checked(raw, text).map_err(|kind| ScenarioError { file: file.to_owned(), kind })
+    }
+}
+
+fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> {
+    let is_id = |id: &str| {
+        !id.is_empty() && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    if !is_id(&raw.id) {
+        return Err(value("id", &format!("`{}`", raw.id), "lower-case letters, digits and `-`"));
+    }
+    if raw.why.trim().is_empty() {
+        return Err(value("why", "empty", "the question that the study answers"));
+    }
+    if raw.source.limit == Some(0) {
+        return Err(value("source.limit", "0", "1 or more sequences"));
+    }
+    if raw.eviction.is_none() && raw.exit.is_none() {
+        return Err(ScenarioErrorKind::Empty);
+    }
+    Ok(Scenario {
+        id: raw.id,
+        why: raw.why.trim().to_owned(),
+        limit: raw.source.limit,
+        seeds: whole_numbers(&raw.seeds, "seeds", 0, 9_007_199_254_740_992)?,
+        eviction: raw.eviction.map(eviction).transpose()?,
+        exit: raw.exit.map(exit).transpose()?,
+        text: text.to_owned(),
+    })
+}
+
+fn value(path: &str, found: &str, accepted: &str) -> ScenarioErrorKind {
+    ScenarioErrorKind::Value { path: path.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
+fn whole_numbers(grid: &Grid, path: &str, low: u64, high: u64) -> Result<Vec<u64>, ScenarioErrorKind> {
+    let mut numbers = Vec::with_capacity(grid.values().len());
+    for &x in grid.values() {
+        if !(x >= low as f64 && x <= high as f64 && x.fract().abs() < f64::EPSILON) {
+            return Err(value(path, &x.to_string(), &format!("whole numbers from {low} to {high}")));
+        }
+        if numbers.contains(&(x as u64)) {
+            return Err(value(path, &format!("{x} twice"), "each value once"));
+        }
+        numbers.push(x as u64);
+    }
+    Ok(numbers)
+}
+
+fn eviction(raw: RawEviction) -> Result<EvictionStudy, ScenarioErrorKind> {
+    const MOST: u64 = 1 << 24;
+    let budgets = whole_numbers(&raw.budgets, "eviction.budgets", 1, MOST)?;
+    let budgets = budgets.into_iter().filter_map(|b| u32::try_from(b).ok()).collect();
+    for (path, amount, low) in [
+        ("eviction.recent", raw.recent, 0),
+        ("eviction.sinks", raw.sinks, 0),
+        ("eviction.period", raw.period.unwrap_or(1), 1),
+        ("eviction.window", raw.window.unwrap_or(1), 1),
+        ("eviction.block_tokens", raw.block_tokens, 1),
+        ("eviction.bytes_per_scalar", raw.bytes_per_scalar, 1),
+    ] {
+        if u64::from(amount) > MOST || amount < low {
+            return Err(value(path, &amount.to_string(), &format!("{low} to {MOST}")));
+        }
+    }
+    if raw.policies.is_empty() {
+        return Err(value("eviction.policies", "an empty list", "at least one policy"));
+    }
+    let natural = raw.recent.max(1);
+    let mut study = EvictionStudy {
+        budgets,
+        recent: raw.recent,
+        sinks: raw.sinks,
+        period: raw.period.unwrap_or(natural),
+        window: raw.window.unwrap_or(natural),
+        output_error_every: raw.output_error_every,
+        block_tokens: raw.block_tokens,
+        bytes_per_scalar: raw.bytes_per_scalar,
+        policies: Vec::new(),
+    };
+    for (at, raw) in raw.policies.into_iter().enumerate() {
+        let choice = policy(raw, &format!("eviction.policies[{at}]"), &study)?;
+        if study.policies.iter().any(|known| known.label == choice.label) {
+            return Err(ScenarioErrorKind::DuplicateLabel { label: choice.label });
+        }
+        study.policies.push(choice);
+    }
+    Ok(study)
+}
+
+fn policy(raw: RawPolicy, path: &str, study: &EvictionStudy) -> Result<PolicyChoice, ScenarioErrorKind> {
+    let (label, kind) = match (raw.composition, raw.stack) {
+        (Some(id), None) => {
+            let label = raw.label.unwrap_or_else(|| id.clone());
+            (label, ChoiceKind::Composition { id, params: raw.params })
+        }
+        (None, Some(stack)) => {
+            let Some(label) = raw.label else {
+                return Err(value(&format!("{path}.label"), "missing", "a name for the custom stack"));
+            };
+            let knobs = study.knobs(study.budgets[0]);
+            let knobs = Knobs { sinks: stack.sinks.unwrap_or(knobs.sinks), ..knobs };
+            let wrap = |source| ScenarioErrorKind::Policy { path: path.to_owned(), source };
+            let base = StackSpec::periodic(&label, knobs, stack.score.into()).map_err(wrap)?;
+            let or = |given: Option<super::raw::RawPart>, default: Part| given.map_or(default, Part::from);
+            let spec = StackSpec {
+                reserve: or(stack.reserve, base.reserve.clone()),
+                select: or(stack.select, base.select.clone()),
+                budget: or(stack.budget, base.budget.clone()),
+                schedule: or(stack.schedule, base.schedule.clone()),
+                order: stack.order,
+                ..base
+            };
+            (label, ChoiceKind::Custom(Box::new(spec)))
+        }
+        _ => return Err(value(path, "neither or both of `use` and `stack`", "exactly one of them")),
+    };
+    if label.trim().is_empty() || label.chars().any(char::is_control) {
+        return Err(value(&format!("{path}.label"), &format!("{label:?}"), "printable text"));
+    }
+    let choice = PolicyChoice { label, path: path.to_owned(), kind };
+    // A policy that fits no budget at all is a mistake; one that fits some gives skipped cells for the others.
+    let mut first = None;
+    for &budget in &study.budgets {
+        match choice.stack(&study.knobs(budget)) {
+            Ok(_) => return Ok(choice),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    match first {
+        Some(source) => Err(ScenarioErrorKind::Policy { path: path.to_owned(), source }),
+        None => Ok(choice),
+    }
+}
+
+impl EvictionStudy {
+    /// The amounts at a budget of `capacity` tokens.
+    #[must_use]
+    pub fn knobs(&self, capacity: u32) -> Knobs {
+        Knobs { capacity, recent: self.recent, sinks: self.sinks, period: self.period, window: self.window }
+    }
+}
+
+fn exit(raw: RawExit) -> Result<ExitStudy, ScenarioErrorKind> {
+    for (path, grid) in [("exit.theta", &raw.theta), ("exit.epsilon", &raw.epsilon)] {
+        if let Some(x) = grid.values().iter().find(|x| !(x.is_finite() && **x >= 0.0)) {
+            return Err(value(path, &x.to_string(), "finite numbers, 0 or more"));
+        }
+    }
+    if raw.lens.is_empty() {
+        return Err(value("exit.lens", "an empty list", "`final-norm`, `raw` or both"));
+    }
+    if raw.patience == 0 {
+        return Err(value("exit.patience", "0", "1 or more"));
+    }
+    Ok(ExitStudy {
+        lenses: raw.lens,
+        unit: raw.unit,
+        theta: raw.theta.values().to_vec(),
+        epsilon: raw.epsilon.values().to_vec(),
+        min_layer: raw.min_layer,
+        patience: raw.patience,
+    })
+}

@@ -1,0 +1,133 @@
+//! Values to sweep: a single one, a list, or a range.
+
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Values to sweep, in the order given.
+///
+/// In YAML: `0.5`, `[0.1, 0.2]` or `{from: 0.1, to: 10, steps: 5, scale: log}`. A range includes both ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grid(Vec<f64>);
+
+/// How the steps of a range are spaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Scale {
+    #[default]
+    Linear,
+    Log,
+}
+
+impl Grid {
+    /// A grid of these values.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
+        Self(values.to_vec())
+    }
+
+    /// The values, in order.
+    #[must_use]
+    pub fn values(&self) -> &[f64] {
+        &self.0
+    }
+
+    fn range(from: f64, to: f64, steps: u32, scale: Scale) -> Result<Self, String> {
+        if !(from.is_finite() && to.is_finite()) {
+            return Err("a range must have finite ends".to_owned());
+        }
+        if !(1..=100_000).contains(&steps) || (steps == 1 && from.total_cmp(&to).is_ne()) {
+            return Err(format!("`steps` is {steps}; accepted: 2 to 100000 (1 if both ends are equal)"));
+        }
+        if scale == Scale::Log && !(from > 0.0 && to > 0.0) {
+            return Err(format!("a logarithmic range needs positive ends, found {from} and {to}"));
+        }
+        let at = |step: u32| {
+            if step == 0 {
+                return from;
+            }
+            if step == steps - 1 {
+                return to;
+            }
+            let share = f64::from(step) / f64::from(steps - 1);
+            match scale {
+                Scale::Linear => from + (to - from) * share,
+                Scale::Log => round_significant(from * (to / from).powf(share)),
+            }
+        };
+        Ok(Self((0..steps).map(at).collect()))
+    }
+}
+
+/// Rounds to nine significant digits, so that a power function's last bits never show.
+fn round_significant(x: f64) -> f64 {
+    format!("{x:.8e}").parse().unwrap_or(x)
+}
+
+impl<'de> Deserialize<'de> for Grid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(GridVisitor)
+    }
+}
+
+struct GridVisitor;
+
+impl<'de> Visitor<'de> for GridVisitor {
+    type Value = Grid;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, a list of numbers, or {from, to, steps, scale: linear|log}")
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "amounts and seeds below 2^53; larger ones are refused later")]
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Grid, E> {
+        Ok(Grid(vec![value as f64]))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "negative amounts are refused later")]
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Grid, E> {
+        Ok(Grid(vec![value as f64]))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Grid, E> {
+        Ok(Grid(vec![value]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Grid, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = seq.next_element::<f64>()? {
+            values.push(value);
+        }
+        if values.is_empty() {
+            return Err(de::Error::custom("an empty list sweeps nothing; give at least one number"));
+        }
+        Ok(Grid(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Grid, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Range {
+            from: f64,
+            to: f64,
+            steps: u32,
+            #[serde(default)]
+            scale: Scale,
+        }
+        let range = Range::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        Grid::range(range.from, range.to, range.steps, range.scale).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_include_both_ends() {
+        assert_eq!(Grid::range(0.0, 1.0, 5, Scale::Linear).unwrap().values(), [0.0, 0.25, 0.5, 0.75, 1.0]);
+        assert_eq!(Grid::range(0.01, 100.0, 5, Scale::Log).unwrap().values(), [0.01, 0.1, 1.0, 10.0, 100.0]);
+        assert!(Grid::range(0.0, 1.0, 3, Scale::Log).is_err());
+        assert!(Grid::range(0.0, 1.0, 0, Scale::Linear).is_err());
+    }
+}

@@ -1,0 +1,17 @@
+//! Studies as data: what is read, which stacks and thresholds are tried, and why.
+//!
+//! `scenarios/reference.yaml` shows every key with its default. [`Scenario::parse`] refuses what it does not know,
+//! with file, line and column; [`Scenario::plan`] expands a study to its cells.
+
+mod checked;
+mod error;
+mod grid;
+mod nearest;
+mod plan;
+mod raw;
+
+pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
+pub use error::{ScenarioError, ScenarioErrorKind};
+pub use grid::Grid;
+pub use nearest::nearest;
+pub use plan::{EvictionPlan, ExitPlan, Plan};

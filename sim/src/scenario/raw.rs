@@ -1,0 +1,161 @@
+//! The scenario as it stands in the file. This file and `policy/params.rs` are the only ones that name `serde_yaml`.
+
+use super::grid::Grid;
+use super::nearest;
+use super::{ScenarioError, ScenarioErrorKind};
+use crate::policy::RawParams;
+use crate::policy::compose::{KeepOrder, Part};
+use crate::policy::exit::entropy::Lens;
+use serde::{Deserialize, Deserializer};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawScenario {
+    pub(super) id: String,
+    pub(super) why: String,
+    #[serde(default)]
+    pub(super) source: RawSource,
+    #[serde(default = "default_seeds")]
+    pub(super) seeds: Grid,
+    pub(super) eviction: Option<RawEviction>,
+    pub(super) exit: Option<RawExit>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawSource {
+    pub(super) limit: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEviction {
+    pub(super) budgets: Grid,
+    #[serde(default = "default_recent")]
+    pub(super) recent: u32,
+    #[serde(default = "default_sinks")]
+    pub(super) sinks: u32,
+    #[serde(default)]
+    pub(super) period: Option<u32>,
+    #[serde(default)]
+    pub(super) window: Option<u32>,
+    #[serde(default = "default_error_every")]
+    pub(super) output_error_every: u32,
+    #[serde(default = "default_block")]
+    pub(super) block_tokens: u32,
+    #[serde(default = "default_scalar")]
+    pub(super) bytes_per_scalar: u32,
+    pub(super) policies: Vec<RawPolicy>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPolicy {
+    #[serde(rename = "use")]
+    pub(super) composition: Option<String>,
+    pub(super) label: Option<String>,
+    #[serde(default, rename = "with", deserialize_with = "params")]
+    pub(super) params: RawParams,
+    pub(super) stack: Option<RawStack>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStack {
+    pub(super) score: RawPart,
+    #[serde(default)]
+    pub(super) reserve: Option<RawPart>,
+    #[serde(default)]
+    pub(super) select: Option<RawPart>,
+    #[serde(default)]
+    pub(super) budget: Option<RawPart>,
+    #[serde(default)]
+    pub(super) schedule: Option<RawPart>,
+    #[serde(default)]
+    pub(super) order: KeepOrder,
+    #[serde(default)]
+    pub(super) sinks: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPart {
+    kind: String,
+    #[serde(default, deserialize_with = "params")]
+    params: RawParams,
+}
+
+impl From<RawPart> for Part {
+    fn from(raw: RawPart) -> Self {
+        Self { kind: raw.kind, params: raw.params }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawExit {
+    #[serde(default = "default_lens")]
+    pub(super) lens: Vec<Lens>,
+    #[serde(default)]
+    pub(super) unit: super::ThetaUnit,
+    pub(super) theta: Grid,
+    pub(super) epsilon: Grid,
+    #[serde(default = "default_min_layer")]
+    pub(super) min_layer: u16,
+    #[serde(default = "default_patience")]
+    pub(super) patience: u16,
+}
+
+fn default_seeds() -> Grid {
+    Grid::of(&[0.0])
+}
+fn default_recent() -> u32 {
+    16
+}
+fn default_sinks() -> u32 {
+    4
+}
+fn default_error_every() -> u32 {
+    8
+}
+fn default_block() -> u32 {
+    16
+}
+fn default_scalar() -> u32 {
+    2
+}
+fn default_lens() -> Vec<Lens> {
+    vec![Lens::FinalNorm]
+}
+fn default_min_layer() -> u16 {
+    2
+}
+fn default_patience() -> u16 {
+    1
+}
+
+/// Parameters stay opaque here: the policy that owns them reads them.
+fn params<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawParams, D::Error> {
+    serde_yaml::Value::deserialize(deserializer).map(RawParams::from_yaml)
+}
+
+/// Parses `text`, which came from `file`.
+pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError> {
+    serde_yaml::from_str(text).map_err(|error| {
+        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+        let reason = error.to_string();
+        let reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
+        let hint = key_hint(&reason);
+        ScenarioError { file: file.to_owned(), kind: ScenarioErrorKind::Syntax { line, column, reason, hint } }
+    })
+}
+
+/// For "unknown field `x`, expected one of `a`, `b`": the expected key nearest to `x`.
+fn key_hint(reason: &str) -> Option<String> {
+    let mut quoted = reason.split('`').skip(1).step_by(2);
+    if !reason.contains("unknown field") && !reason.contains("unknown variant") {
+        return None;
+    }
+    let given = quoted.next()?;
+    nearest(given, quoted).map(str::to_owned)
+}
