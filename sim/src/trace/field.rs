@@ -142,10 +142,10 @@ mod tests {
             .iter()
             .map(|f| format!("{} {:?} {:?} {} {} {}\n", f.name, f.axes, f.dtypes, f.unit, f.since, f.required))
             .collect();
-        let digest = format!("{:x}", Sha256::digest(list));
+        let digest = format!("{:x}", Sha256::digest(&list));
         // When this fails: bump TRACE_VERSION (minor for an added optional field, else major), add a fixture of the
         // new version under tests/golden/traces/, update docs/trace-format.md and CHANGELOG.md, then this line.
-        assert_eq!((&digest[..16], super::super::TRACE_VERSION.to_string().as_str()), ("", "1.0"), "{list}");
+        assert_eq!((&digest[..16], super::super::TRACE_VERSION.to_string().as_str()), ("316d80f1b4464648", "1.0"), "{list}");
     }
 
     #[test]

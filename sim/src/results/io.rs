@@ -1,0 +1,208 @@
+//! The results folder: `results.json`, `cells.parquet`, `series.parquet`, and the two tables as CSV on request.
+//!
+//! Equal results give equal bytes. The manifest is written last and removed first, so a folder with a manifest has
+//! the tables that belong to it.
+
+use super::{CELL_KEYS, Results, ResultsError, ResultsManifest, ResultsVersion, SERIES_COLUMNS};
+use crate::table::{Table, read_parquet, sync_folder, write_csv, write_parquet, write_whole};
+use serde::Deserialize;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const MANIFEST: &str = "results.json";
+const CELLS: &str = "cells";
+const SERIES: &str = "series";
+
+/// Which files hold the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Formats {
+    /// Parquet alone. CSV files of an earlier run in the same folder are removed.
+    Parquet,
+    /// Parquet, and the same tables as CSV.
+    ParquetAndCsv,
+}
+
+/// Writes `results` into the folder `dir`, which is made when it is not there.
+///
+/// # Errors
+/// When a required column is missing or of another kind, or when the system refuses.
+pub fn write(dir: &Path, results: &Results, formats: Formats) -> Result<(), ResultsError> {
+    check_columns(CELLS, &results.cells, CELL_KEYS)?;
+    check_columns(SERIES, &results.series, SERIES_COLUMNS)?;
+    let manifest = dir.join(MANIFEST);
+    let mut json = serde_json::to_vec_pretty(&results.manifest)
+        .map_err(|source| ResultsError::Manifest { path: manifest.clone(), source })?;
+    json.push(b'\n');
+    fs::create_dir_all(dir).map_err(|source| ResultsError::Io { path: dir.to_owned(), source })?;
+    remove(&manifest)?;
+    for (name, table) in [(CELLS, &results.cells), (SERIES, &results.series)] {
+        write_parquet(table, &parquet_path(dir, name))?;
+        let csv = dir.join(format!("{name}.csv"));
+        match formats {
+            Formats::Parquet => remove(&csv)?,
+            Formats::ParquetAndCsv => write_csv(table, &csv)?,
+        }
+    }
+    write_whole(&manifest, &json).map_err(|source| ResultsError::Io { path: manifest.clone(), source })?;
+    sync_folder(dir).map_err(|source| ResultsError::Io { path: dir.to_owned(), source })
+}
+
+/// Reads the results in the folder `dir`. Columns beyond the required ones are kept as they are.
+///
+/// # Errors
+/// When there are none, they are damaged or of another major version, or a required column is missing or of another
+/// kind.
+pub fn read(dir: &Path) -> Result<Results, ResultsError> {
+    let path = dir.join(MANIFEST);
+    let text = fs::read(&path).map_err(|source| ResultsError::Io { path: path.clone(), source })?;
+    let refused = |source| ResultsError::Manifest { path: path.clone(), source };
+    serde_json::from_slice::<Versioned>(&text).map_err(refused)?.version.check_readable()?;
+    let manifest: ResultsManifest = serde_json::from_slice(&text).map_err(refused)?;
+    let cells = read_table(dir, CELLS, CELL_KEYS)?;
+    let series = read_table(dir, SERIES, SERIES_COLUMNS)?;
+    Ok(Results { manifest, cells, series })
+}
+
+/// The version is looked at before anything else: another major version may have another manifest.
+#[derive(Deserialize)]
+struct Versioned {
+    version: ResultsVersion,
+}
+
+type Required = &'static [(&'static str, &'static str, &'static str)];
+
+fn read_table(dir: &Path, name: &'static str, required: Required) -> Result<Table, ResultsError> {
+    let table = read_parquet(&parquet_path(dir, name))?;
+    check_columns(name, &table, required)?;
+    Ok(table)
+}
+
+fn check_columns(name: &'static str, table: &Table, required: Required) -> Result<(), ResultsError> {
+    for &(column, expected, _) in required {
+        match table.column(column) {
+            None => return Err(ResultsError::MissingColumn { table: name, column }),
+            Some(found) if found.kind() != expected => {
+                return Err(ResultsError::ColumnKind { table: name, column, expected, found: found.kind() });
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn parquet_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.parquet"))
+}
+
+fn remove(path: &Path) -> Result<(), ResultsError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(ResultsError::Io { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::RESULTS_VERSION;
+    use crate::table::Column;
+
+    fn column(kind: &str) -> Column {
+        match kind {
+            "text" => Column::Text(vec![Some("a".to_owned()), None]),
+            "int" => Column::Int(vec![Some(-1), None]),
+            "real" => Column::Real(vec![Some(0.5), None]),
+            _ => Column::Bool(vec![Some(true), None]),
+        }
+    }
+
+    fn table(columns: Required) -> Table {
+        let mut table = Table::new();
+        for (name, kind, _) in columns {
+            table.push(name, column(kind)).unwrap();
+        }
+        table
+    }
+
+    fn results() -> Results {
+        let mut cells = table(CELL_KEYS);
+        cells.push("some_metric", Column::Real(vec![None, Some(3.25)])).unwrap();
+        let manifest = ResultsManifest {
+            version: RESULTS_VERSION,
+            tool: "kvlab 0.1.0".to_owned(),
+            scenario: "smoke".to_owned(),
+            why: "to see".to_owned(),
+            scenario_digest: "00".to_owned(),
+            scenario_text: "id: smoke\n".to_owned(),
+            sources: Vec::new(),
+            command: "kvlab replay".to_owned(),
+        };
+        Results { manifest, cells, series: table(SERIES_COLUMNS) }
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|found| found.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), results());
+        assert_eq!(names(dir.path()), ["cells.csv", "cells.parquet", "results.json", "series.csv", "series.parquet"]);
+    }
+
+    #[test]
+    fn a_second_run_leaves_no_table_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
+        write(dir.path(), &results(), Formats::Parquet).unwrap();
+        assert_eq!(names(dir.path()), ["cells.parquet", "results.json", "series.parquet"]);
+    }
+
+    #[test]
+    fn equal_results_give_equal_bytes() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&first, &second] {
+            write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
+        }
+        for name in names(first.path()) {
+            assert_eq!(fs::read(first.path().join(&name)).unwrap(), fs::read(second.path().join(&name)).unwrap(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_mistyped_column_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let without = Results { cells: table(&CELL_KEYS[1..]), ..results() };
+        let error = write(dir.path(), &without, Formats::Parquet).unwrap_err();
+        assert_eq!(error.to_string(), "cells: no column `cell`");
+        write(dir.path(), &results(), Formats::Parquet).unwrap();
+        let mut cells = Table::new();
+        for (name, _, _) in CELL_KEYS {
+            cells.push(name, Column::Bool(vec![None])).unwrap();
+        }
+        write_parquet(&cells, &dir.path().join("cells.parquet")).unwrap();
+        let error = read(dir.path()).unwrap_err();
+        assert_eq!(error.to_string(), "cells: column `cell` holds bool values, not text");
+    }
+
+    #[test]
+    fn another_major_version_is_refused_and_a_later_minor_one_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let versioned = |major, minor| {
+            let manifest = ResultsManifest { version: ResultsVersion { major, minor }, ..results().manifest };
+            Results { manifest, ..results() }
+        };
+        write(dir.path(), &versioned(2, 0), Formats::Parquet).unwrap();
+        assert!(matches!(read(dir.path()), Err(ResultsError::Version { .. })));
+        write(dir.path(), &versioned(1, 9), Formats::Parquet).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), versioned(1, 9));
+    }
+}

@@ -1,0 +1,120 @@
+//! The result tables: what a run writes and what plots read, and nothing else.
+//!
+//! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x).
+//! Both are written with a manifest `results.json` into one folder; see [`write`] and [`read`].
+
+mod error;
+mod io;
+mod version;
+
+pub use error::ResultsError;
+pub use io::{Formats, read, write};
+pub use version::{RESULTS_VERSION, ResultsVersion};
+
+use crate::table::Table;
+use serde::{Deserialize, Serialize};
+
+/// The cell id under which series about the recording itself are stored.
+pub const RECORDING: &str = "recording";
+
+/// Columns of `cells` before the metrics, with kind and meaning. Order is the order in the file.
+pub const CELL_KEYS: &[(&str, &str, &str)] = &[
+    ("cell", "text", "content hash of everything that decides the row (12 hex digits)"),
+    ("scenario", "text", "id of the scenario"),
+    ("source", "text", "name of the trace"),
+    ("synthetic", "bool", "whether the trace was generated and not recorded"),
+    ("arm", "text", "`replay` (open loop on a trace) or `real` (policy in the loop of the model)"),
+    ("study", "text", "`eviction` or `exit`"),
+    ("policy", "text", "label of the policy stack"),
+    ("params", "text", "the effective parameters, canonical JSON"),
+    ("seed", "int", "seed of the policy's random streams; absent where no draw is made"),
+    ("budget_tokens", "int", "C = K + B: tokens resident per layer and KV head right after an eviction"),
+    ("kv_budget_tokens", "int", "K: tokens chosen by the selector"),
+    ("recent_tokens", "int", "B (= R): most recent tokens, always kept"),
+    ("value_tokens", "int", "N_v: tokens reserved for the widest value states, inside K"),
+    ("sink_tokens", "int", "first tokens always kept, inside K"),
+    ("period_tokens", "int", "an eviction is due when the number of stored tokens is a multiple of this"),
+    ("window_tokens", "int", "recent queries whose attention is scored"),
+    ("lens", "text", "`final-norm` or `raw`"),
+    ("theta", "real", "entropy below which a layer may exit; nats, or a share of ln V when `theta_unit` says so"),
+    ("theta_unit", "text", "`nats` or `share-of-ln-vocab`"),
+    ("epsilon", "real", "largest entropy change between consecutive layers at exit, in the unit of theta"),
+    ("status", "text", "`ok`, `failed` or `skipped`"),
+    ("error", "text", "why the cell failed or was skipped"),
+    ("lint", "text", "what is vacuous or unreachable about the thresholds, in words; absent when nothing is"),
+    ("sequences", "int", "recorded sequences that the row covers"),
+    ("log_digest", "text", "SHA-256 over the records of the event engine, first 16 hex digits"),
+];
+
+/// Columns of `series`, with kind and meaning.
+pub const SERIES_COLUMNS: &[(&str, &str, &str)] = &[
+    ("cell", "text", "the cell, or `recording` for series about the trace itself"),
+    ("metric", "text", "id of the metric"),
+    ("stat", "text", "`mean`, `p10`, `p50`, `p90` or `count`"),
+    ("layer", "int", "zero-based layer; absent when the value is over all layers"),
+    ("x", "real", "position on the metric's x axis"),
+    ("x_hi", "real", "right edge of the bin, for histograms"),
+    ("value", "real", "the value"),
+    ("n", "int", "how many observations are behind the value"),
+];
+
+/// What is known about a run besides its numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResultsManifest {
+    /// Version of the table layout.
+    pub version: ResultsVersion,
+    /// Tool name and version, e.g. `kvlab 0.1.0`.
+    pub tool: String,
+    /// The scenario's id.
+    pub scenario: String,
+    /// The question that the scenario asks.
+    pub why: String,
+    /// SHA-256 of the scenario text after flags were applied.
+    pub scenario_digest: String,
+    /// The scenario as run (YAML).
+    pub scenario_text: String,
+    /// The traces that were read.
+    pub sources: Vec<SourceInfo>,
+    /// How the results were made, as a command line.
+    pub command: String,
+}
+
+/// One trace behind the results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceInfo {
+    /// Name in the `source` column.
+    pub name: String,
+    /// SHA-256 over the trace's manifest.
+    pub digest: String,
+    /// Whether it was generated and not recorded.
+    pub synthetic: bool,
+    /// The model's name, or the generator's.
+    pub model: String,
+    /// The execution provider that ran; empty for synthetic traces.
+    pub provider: String,
+    /// Recorded sequences.
+    pub sequences: u32,
+    /// Recorded tokens over all sequences, prompts included.
+    pub tokens: u64,
+    /// Decoder layers.
+    pub layers: u16,
+    /// Query heads.
+    pub q_heads: u16,
+    /// KV heads.
+    pub kv_heads: u16,
+    /// Vocabulary size: ln of it is the largest entropy.
+    pub vocab: u32,
+}
+
+/// A finished run: manifest and both tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Results {
+    /// What is known about the run.
+    pub manifest: ResultsManifest,
+    /// One row per cell.
+    pub cells: Table,
+    /// Long-form series.
+    pub series: Table,
+}
