@@ -70,8 +70,11 @@ pub fn add_scaled(target: &mut [f32], factor: f32, source: &[f32]) {
 /// Range of a vector: largest minus smallest element; 0 for none.
 #[must_use]
 pub fn range(values: &[f32]) -> f32 {
-    let Some(&first) = values.first() else { return 0.0 };
-    let (low, high) = values.iter().fold((first, first), |(low, high), &value| (low.min(value), high.max(value)));
+    let Some(&first) = values.first() else {
+        return 0.0;
+    };
+    let (low, high) =
+        values.iter().fold((first, first), |(low, high), &value| (low.min(value), high.max(value)));
     high - low
 }
 

@@ -67,7 +67,9 @@ impl<'a> StreamKey<'a> {
         hash.update([self.purpose.tag()]);
         hash.update(self.id.as_bytes());
         let mut rng = ChaCha8Rng::from_seed(hash.finalize().into());
-        debug_assert!(self.seq < 1 << 20 && self.branch < 1 << 20 && self.layer < 1 << 12 && self.head < 1 << 12);
+        debug_assert!(
+            self.seq < 1 << 20 && self.branch < 1 << 20 && self.layer < 1 << 12 && self.head < 1 << 12
+        );
         let packed = (u64::from(self.seq) << 44)
             | (u64::from(self.branch & 0xF_FFFF) << 24)
             | (u64::from(self.layer & 0xFFF) << 12)
@@ -106,7 +108,6 @@ impl Stream {
             let product = u128::from(self.bits()) * u128::from(bound);
             #[expect(clippy::cast_possible_truncation, reason = "the low half is wanted")]
             if (product as u64) >= threshold {
-                #[expect(clippy::cast_possible_truncation, reason = "the high half is below `bound`")]
                 return (product >> 64) as u64;
             }
         }
@@ -134,8 +135,18 @@ mod tests {
 
     #[test]
     fn a_key_always_names_the_same_draws() {
-        let first: Vec<u64> = std::iter::repeat_with({ let mut s = key(0).stream(); move || s.bits() }).take(4).collect();
-        let second: Vec<u64> = std::iter::repeat_with({ let mut s = key(0).stream(); move || s.bits() }).take(4).collect();
+        let first: Vec<u64> = std::iter::repeat_with({
+            let mut s = key(0).stream();
+            move || s.bits()
+        })
+        .take(4)
+        .collect();
+        let second: Vec<u64> = std::iter::repeat_with({
+            let mut s = key(0).stream();
+            move || s.bits()
+        })
+        .take(4)
+        .collect();
         assert_eq!(first, second);
     }
 

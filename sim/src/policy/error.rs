@@ -51,7 +51,9 @@ pub enum PolicyError {
         needed: u32,
     },
     /// The eviction period does not divide the budget.
-    #[error("the budget of {capacity} tokens is no multiple of the eviction period of {period} tokens; the nearest budgets are {below} and {above}")]
+    #[error(
+        "the budget of {capacity} tokens is no multiple of the eviction period of {period} tokens; the nearest budgets are {below} and {above}"
+    )]
     PeriodMismatch {
         /// C: tokens after an eviction.
         capacity: u32,

@@ -43,7 +43,9 @@ pub const SELECTS: &[Entry<dyn Select>] = &[select::top_k::ENTRY, select::weight
 /// Every policy of every family with its default parameters, by family, then by id.
 #[must_use]
 pub fn all() -> Vec<(&'static PolicySpec, serde_json::Value)> {
-    fn of<T: ?Sized + 'static>(entries: &'static [Entry<T>]) -> Vec<(&'static PolicySpec, serde_json::Value)> {
+    fn of<T: ?Sized + 'static>(
+        entries: &'static [Entry<T>],
+    ) -> Vec<(&'static PolicySpec, serde_json::Value)> {
         entries.iter().map(|entry| (entry.spec, (entry.defaults)())).collect()
     }
     let compositions = COMPOSITIONS.iter().map(|entry| (entry.spec, (entry.defaults)())).collect();
@@ -93,7 +95,11 @@ mod tests {
             assert!((a.family, a.id) < (b.family, b.id), "{} before {}", a.id, b.id);
         }
         for (spec, _) in all {
-            assert!(spec.id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{}", spec.id);
+            assert!(
+                spec.id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
+                "{}",
+                spec.id
+            );
             assert!(!spec.summary.is_empty() && !spec.citation.is_empty(), "{}", spec.id);
         }
     }

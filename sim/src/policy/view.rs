@@ -90,6 +90,9 @@ impl HeadView<'_> {
 
 impl std::fmt::Debug for HeadView<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeadView").field("at", &self.at).field("resident", &self.resident.len()).finish_non_exhaustive()
+        f.debug_struct("HeadView")
+            .field("at", &self.at)
+            .field("resident", &self.resident.len())
+            .finish_non_exhaustive()
     }
 }

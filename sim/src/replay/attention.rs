@@ -37,7 +37,9 @@ impl FullAttention {
         self.rows
             .iter()
             .zip(&self.totals)
-            .map(|(row, total)| resident.iter().fold(0.0, |mass, pos| mass + f64::from(row[pos.idx()])) / total)
+            .map(|(row, total)| {
+                resident.iter().fold(0.0, |mass, pos| mass + f64::from(row[pos.idx()])) / total
+            })
             .sum()
     }
 

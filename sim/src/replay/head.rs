@@ -32,17 +32,15 @@ impl<'a> RecordedHead<'a> {
         len: u32,
     ) -> Result<Self, ReplayError> {
         let (positions, head_dim) = (len as usize, usize::from(shape.head_dim));
-        let rows = |field, array: &'a Array3<f32>, heads: u16, head: usize| {
-            let expected = [usize::from(heads), positions, head_dim];
-            let per_head = positions * head_dim;
-            let slice = array.as_slice().filter(|_| array.shape() == expected.as_slice());
-            slice.map(|all| &all[head * per_head..(head + 1) * per_head]).ok_or_else(|| ReplayError::Shape {
-                field,
-                layer: layer.get(),
-                expected,
-                found: array.shape().to_vec(),
-            })
-        };
+        let rows =
+            |field, array: &'a Array3<f32>, heads: u16, head: usize| {
+                let expected = [usize::from(heads), positions, head_dim];
+                let per_head = positions * head_dim;
+                let slice = array.as_slice().filter(|_| array.shape() == expected.as_slice());
+                slice.map(|all| &all[head * per_head..(head + 1) * per_head]).ok_or_else(|| {
+                    ReplayError::Shape { field, layer: layer.get(), expected, found: array.shape().to_vec() }
+                })
+            };
         Ok(Self {
             queries: shape
                 .q_of(head)

@@ -21,8 +21,11 @@ pub fn lens_decode_rows(rows: Vec<LensRow>, meta: &SequenceMeta) -> Vec<LensRow>
 /// The 10 %, 50 % and 90 % quantiles (nearest rank) of a layer's entropies in nats; nothing for no rows.
 #[must_use]
 pub fn entropy_quantiles(rows: &[LensRow], layer: u16, lens: Lens) -> Option<[f64; 3]> {
-    let mut entropies: Vec<f64> =
-        rows.iter().filter(|row| row.layer.get() == layer).map(|row| f64::from(lens.entropy_nats(row))).collect();
+    let mut entropies: Vec<f64> = rows
+        .iter()
+        .filter(|row| row.layer.get() == layer)
+        .map(|row| f64::from(lens.entropy_nats(row)))
+        .collect();
     if entropies.is_empty() {
         return None;
     }

@@ -130,8 +130,10 @@ impl Scenario {
     /// When the file cannot be read or [`Scenario::parse`] refuses it.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ScenarioError { file: file.clone(), kind: ScenarioErrorKind::Io(error) })?;
+        let text = std::fs::read_to_string(path).map_err(|error| ScenarioError {
+            file: file.clone(),
+            kind: Box::new(ScenarioErrorKind::Io(error)),
+        })?;
         Self::parse(&text, &file)
     }
 
@@ -142,7 +144,7 @@ impl Scenario {
     /// no budget can hold what a policy must keep.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
         let raw = raw::parse(text, file)?;
-        checked(raw, text).map_err(|kind| ScenarioError { file: file.to_owned(), kind })
+        checked(raw, text).map_err(|kind| ScenarioError { file: file.to_owned(), kind: Box::new(kind) })
     }
 }
 
@@ -177,7 +179,12 @@ fn value(path: &str, found: &str, accepted: &str) -> ScenarioErrorKind {
     ScenarioErrorKind::Value { path: path.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "checked"
+)]
 fn whole_numbers(grid: &Grid, path: &str, low: u64, high: u64) -> Result<Vec<u64>, ScenarioErrorKind> {
     let mut numbers = Vec::with_capacity(grid.values().len());
     for &x in grid.values() {
@@ -258,7 +265,9 @@ fn policy(raw: RawPolicy, path: &str, study: &EvictionStudy) -> Result<PolicyCho
             };
             (label, ChoiceKind::Custom(Box::new(spec)))
         }
-        _ => return Err(value(path, "neither or both of `use` and `stack`", "exactly one of them")),
+        _ => {
+            return Err(value(path, "neither or both of `use` and `stack`", "exactly one of them"));
+        }
     };
     if label.trim().is_empty() || label.chars().any(char::is_control) {
         return Err(value(&format!("{path}.label"), &format!("{label:?}"), "printable text"));

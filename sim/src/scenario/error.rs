@@ -9,7 +9,7 @@ pub struct ScenarioError {
     /// The file, or how the text came in.
     pub file: String,
     /// Why.
-    pub kind: ScenarioErrorKind,
+    pub kind: Box<ScenarioErrorKind>,
 }
 
 /// Why a scenario cannot be used.

@@ -79,7 +79,10 @@ impl<'de> Visitor<'de> for GridVisitor {
         f.write_str("a number, a list of numbers, or {from, to, steps, scale: linear|log}")
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "amounts and seeds below 2^53; larger ones are refused later")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "amounts and seeds below 2^53; larger ones are refused later"
+    )]
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Grid, E> {
         Ok(Grid(vec![value as f64]))
     }

@@ -1,9 +1,9 @@
 //! From a study to its cells.
 
 use super::{Scenario, ThetaUnit};
+use crate::policy::PolicyError;
 use crate::policy::compose::Stack;
 use crate::policy::exit::entropy::{self, Lens};
-use crate::policy::PolicyError;
 
 /// All cells of a study, in table order.
 #[derive(Debug)]
@@ -13,7 +13,6 @@ pub struct Plan {
     /// Exit cells.
     pub exit: Vec<ExitPlan>,
 }
-
 
 /// One stack under one budget and seed. A combination that cannot work is a cell too: it is skipped with its reason.
 #[derive(Debug)]
@@ -67,7 +66,9 @@ impl Scenario {
     }
 
     fn eviction_cells(&self) -> Vec<EvictionPlan> {
-        let Some(study) = &self.eviction else { return Vec::new() };
+        let Some(study) = &self.eviction else {
+            return Vec::new();
+        };
         let mut cells = Vec::new();
         for choice in &study.policies {
             for &budget in &study.budgets {
@@ -107,7 +108,9 @@ impl Scenario {
     }
 
     fn exit_cells(&self, vocab: u32) -> Vec<ExitPlan> {
-        let Some(study) = &self.exit else { return Vec::new() };
+        let Some(study) = &self.exit else {
+            return Vec::new();
+        };
         let nats = match study.unit {
             ThetaUnit::Nats => 1.0,
             ThetaUnit::ShareOfLnVocab => crate::num::ln(f64::from(vocab)),

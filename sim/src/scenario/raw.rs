@@ -146,7 +146,8 @@ pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError
         let reason = error.to_string();
         let reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
         let hint = key_hint(&reason);
-        ScenarioError { file: file.to_owned(), kind: ScenarioErrorKind::Syntax { line, column, reason, hint } }
+        let kind = Box::new(ScenarioErrorKind::Syntax { line, column, reason, hint });
+        ScenarioError { file: file.to_owned(), kind }
     })
 }
 

@@ -17,8 +17,11 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry =
-    CompositionEntry { spec: &SPEC, build, defaults: || serde_json::to_value(Params::default()).unwrap_or_default() };
+pub const ENTRY: CompositionEntry = CompositionEntry {
+    spec: &SPEC,
+    build,
+    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! SnapKV's scorer under the periodic driver, as VaSE compares it: mode `attn`, no protection of sinks.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
-use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use crate::policy::score::window_mass;
+use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -17,8 +17,11 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry =
-    CompositionEntry { spec: &SPEC, build, defaults: || serde_json::to_value(Params::default()).unwrap_or_default() };
+pub const ENTRY: CompositionEntry = CompositionEntry {
+    spec: &SPEC,
+    build,
+    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -38,6 +41,7 @@ impl Default for Params {
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
     let params: Params = raw.parse(SPEC.id)?;
-    let score = window_mass::Params { window: knobs.window, pool: params.pool, ..window_mass::Params::default() };
+    let score =
+        window_mass::Params { window: knobs.window, pool: params.pool, ..window_mass::Params::default() };
     StackSpec::periodic(SPEC.id, Knobs { sinks: params.sinks, ..*knobs }, Part::with("window-mass", &score)?)
 }

@@ -4,8 +4,8 @@
 //! averaged over the query heads of a group, as in NVIDIA/kvpress, since keys are stored once a KV head.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
-use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use crate::policy::score::window_mass::{self, Normaliser};
+use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -20,8 +20,11 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry =
-    CompositionEntry { spec: &SPEC, build, defaults: || serde_json::to_value(Params::default()).unwrap_or_default() };
+pub const ENTRY: CompositionEntry = CompositionEntry {
+    spec: &SPEC,
+    build,
+    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

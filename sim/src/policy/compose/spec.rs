@@ -89,7 +89,10 @@ impl StackSpec {
             reserve: Part::plain("none"),
             select: Part::plain("top-k"),
             budget: Part::plain("uniform"),
-            schedule: Part::with("every-n", &crate::policy::schedule::every_n::Params { period: knobs.period })?,
+            schedule: Part::with(
+                "every-n",
+                &crate::policy::schedule::every_n::Params { period: knobs.period },
+            )?,
             order: KeepOrder::Selector,
         })
     }

@@ -254,7 +254,12 @@ impl Stack {
 }
 
 /// A proposal must be a set of at most `count` members of `choice` (which is sorted).
-fn check_choice(policy: &'static str, proposed: &[usize], choice: &[usize], count: usize) -> Result<(), PolicyError> {
+fn check_choice(
+    policy: &'static str,
+    proposed: &[usize],
+    choice: &[usize],
+    count: usize,
+) -> Result<(), PolicyError> {
     let mut sorted = proposed.to_vec();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {

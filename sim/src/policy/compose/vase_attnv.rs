@@ -2,9 +2,9 @@
 //! replacement with the smoothed window attention as weights, and the recent buffer stays.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
-use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use crate::policy::reserve::value_range;
 use crate::policy::score::window_mass;
+use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -19,8 +19,11 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry =
-    CompositionEntry { spec: &SPEC, build, defaults: || serde_json::to_value(Params::default()).unwrap_or_default() };
+pub const ENTRY: CompositionEntry = CompositionEntry {
+    spec: &SPEC,
+    build,
+    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -42,8 +45,13 @@ impl Default for Params {
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
     let params: Params = raw.parse(SPEC.id)?;
-    let score = window_mass::Params { window: knobs.window, pool: params.pool, ..window_mass::Params::default() };
+    let score =
+        window_mass::Params { window: knobs.window, pool: params.pool, ..window_mass::Params::default() };
     let reserve = value_range::Params { tokens: params.value_tokens, share: params.value_share };
     let spec = StackSpec::periodic(SPEC.id, *knobs, Part::with("window-mass", &score)?)?;
-    Ok(StackSpec { reserve: Part::with("value-range", &reserve)?, select: Part::plain("weighted-sample"), ..spec })
+    Ok(StackSpec {
+        reserve: Part::with("value-range", &reserve)?,
+        select: Part::plain("weighted-sample"),
+        ..spec
+    })
 }

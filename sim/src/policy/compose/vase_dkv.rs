@@ -2,8 +2,8 @@
 //! No attention, no value reservation, no pooling; sinks and the recent buffer stay.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
-use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use crate::policy::score::kv_sketch;
+use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -18,8 +18,11 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry =
-    CompositionEntry { spec: &SPEC, build, defaults: || serde_json::to_value(Params::default()).unwrap_or_default() };
+pub const ENTRY: CompositionEntry = CompositionEntry {
+    spec: &SPEC,
+    build,
+    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -41,7 +41,10 @@ impl Score for Random {
         &SPEC
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a score needs no more than 24 bits; ties go to the lower position")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a score needs no more than 24 bits; ties go to the lower position"
+    )]
     fn score(&self, view: &HeadView<'_>, draws: &Draws, out: &mut Vec<f32>) -> Result<(), PolicyError> {
         let mut stream = draws.of_head(SPEC.id);
         let uniform: Vec<f32> = (0..view.at.seen).map(|_| stream.uniform() as f32).collect();

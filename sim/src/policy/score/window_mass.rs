@@ -121,7 +121,8 @@ impl Score for WindowMass {
         out.resize(view.scored().len(), 0.0);
         for member in 0..group {
             let mass = self.mean_attention(view, member, &mut row);
-            let smoothed = if self.params.pool > 1 { num::avg_pool(&mass, self.params.pool as usize) } else { mass };
+            let smoothed =
+                if self.params.pool > 1 { num::avg_pool(&mass, self.params.pool as usize) } else { mass };
             num::add_scaled(out, 1.0, &smoothed);
         }
         out.iter_mut().for_each(|score| *score /= group as f32);

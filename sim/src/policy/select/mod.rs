@@ -43,7 +43,8 @@ fn best(view: &HeadView<'_>, keys: &[f32], choice: &[usize], count: usize) -> Se
     let scored = view.scored();
     let by_pos: std::collections::BTreeMap<u32, usize> =
         choice.iter().map(|&slot| (scored[slot].get(), slot)).collect();
-    let all: Vec<(f32, u32)> = keys.iter().zip(choice).map(|(&key, &slot)| (key, scored[slot].get())).collect();
+    let all: Vec<(f32, u32)> =
+        keys.iter().zip(choice).map(|(&key, &slot)| (key, scored[slot].get())).collect();
     let kept = crate::num::top(all, count);
     let boundary = kept.last().map(|last| last.0);
     let at_least = boundary.map_or(0, |b| keys.iter().filter(|key| key.total_cmp(&b).is_ge()).count());

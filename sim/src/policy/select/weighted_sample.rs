@@ -41,7 +41,10 @@ pub struct Params {}
 struct WeightedSample;
 
 /// The sampling key of weight `w` under the draw `ln_e`; minus infinity when the weight is not positive.
-#[expect(clippy::cast_possible_truncation, reason = "keys are compared as f32; equal ones go to the earlier position")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "keys are compared as f32; equal ones go to the earlier position"
+)]
 fn sampling_key(weight: f32, ln_e: f64) -> f32 {
     if weight > 0.0 { (num::ln(f64::from(weight)) - ln_e) as f32 } else { f32::NEG_INFINITY }
 }
@@ -60,7 +63,10 @@ impl Select for WeightedSample {
         draws: &Draws,
     ) -> Result<Selection, PolicyError> {
         if scores.iter().any(|&score| score < 0.0 || score == f32::INFINITY) {
-            return Err(PolicyError::Contract { policy: SPEC.id, rule: "weights must be finite and not negative" });
+            return Err(PolicyError::Contract {
+                policy: SPEC.id,
+                rule: "weights must be finite and not negative",
+            });
         }
         let scored = view.scored();
         let mut stream = draws.of_head(SPEC.id);

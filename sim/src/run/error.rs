@@ -1,0 +1,38 @@
+//! What can stop a study.
+
+use crate::engine::EngineError;
+use crate::replay::ReplayError;
+use crate::table::TableError;
+use crate::trace::TraceError;
+
+/// A study that cannot be finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A replay failed.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The event engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A result row could not be stored.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The trace has no sequence that the study could use.
+    #[error("the trace `{source_name}` has no sequence to replay")]
+    NoSequences {
+        /// Name of the trace.
+        source_name: String,
+    },
+    /// The worker threads could not be started.
+    #[error("{threads} worker threads could not be started: {detail}")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system said.
+        detail: String,
+    },
+}

@@ -1,0 +1,105 @@
+//! Series about the recording itself: entropies by layer, ranges of values.
+
+use super::rows::SeriesRow;
+use crate::num;
+use crate::policy::exit::entropy::Lens;
+use crate::replay::entropy_quantiles;
+use crate::results::RECORDING;
+use crate::trace::LensRow;
+
+const BINS: usize = 40;
+
+/// Quantiles of the entropy by layer, both lenses.
+pub(super) fn entropy_series(rows: &[LensRow], layers: u16) -> Vec<SeriesRow> {
+    let mut series = Vec::new();
+    for (metric, lens) in [("lens_entropy_nats", Lens::FinalNorm), ("raw_lens_entropy_nats", Lens::Raw)] {
+        for layer in 0..layers {
+            let Some(quantiles) = entropy_quantiles(rows, layer, lens) else {
+                continue;
+            };
+            for (stat, value) in ["p10", "p50", "p90"].into_iter().zip(quantiles) {
+                series.push(SeriesRow {
+                    cell: RECORDING.to_owned(),
+                    metric,
+                    stat,
+                    layer: Some(layer),
+                    x: f64::from(layer),
+                    x_hi: None,
+                    value,
+                    n: rows.len() as u64 / u64::from(layers.max(1)),
+                });
+            }
+        }
+    }
+    series
+}
+
+/// Ranges of the values of one layer, one list for each (sequence, KV head).
+pub(super) type LayerRanges = Vec<Vec<f32>>;
+
+/// Histogram of the ranges by layer, and the range at each N_v in use.
+pub(super) fn range_series(layers: &[LayerRanges], reserved: &[u32]) -> Vec<SeriesRow> {
+    let mut series = Vec::new();
+    for (layer, lists) in (0u16..).zip(layers) {
+        series.extend(histogram(layer, lists));
+        series.extend(reserved.iter().filter_map(|&count| cut(layer, lists, count)));
+    }
+    series
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "bins are few and the share is in 0..=1"
+)]
+fn histogram(layer: u16, lists: &LayerRanges) -> Vec<SeriesRow> {
+    let largest = lists.iter().map(|list| num::max(list)).fold(0.0, f32::max);
+    if !(largest.is_finite() && largest > 0.0) {
+        return Vec::new();
+    }
+    let width = f64::from(largest) / BINS as f64;
+    let mut counts = [0u64; BINS];
+    for &range in lists.iter().flatten() {
+        counts[((f64::from(range) / width) as usize).min(BINS - 1)] += 1;
+    }
+    let total = counts.iter().sum();
+    (0u32..)
+        .zip(counts)
+        .map(|(bin, count)| SeriesRow {
+            cell: RECORDING.to_owned(),
+            metric: "value_range_count",
+            stat: "count",
+            layer: Some(layer),
+            x: f64::from(bin) * width,
+            x_hi: Some(f64::from(bin + 1) * width),
+            value: count as f64,
+            n: total,
+        })
+        .collect()
+}
+
+/// The range of the `count`-th widest token, mean over the lists that are long enough.
+#[expect(clippy::cast_precision_loss, reason = "lists are few")]
+fn cut(layer: u16, lists: &LayerRanges, count: u32) -> Option<SeriesRow> {
+    let at = (count as usize).checked_sub(1)?;
+    let cuts: Vec<f64> = lists
+        .iter()
+        .filter(|list| list.len() > at)
+        .map(|list| {
+            let mut sorted = list.clone();
+            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+            f64::from(sorted[at])
+        })
+        .collect();
+    (!cuts.is_empty()).then(|| SeriesRow {
+        cell: RECORDING.to_owned(),
+        metric: "value_range_cut",
+        stat: "mean",
+        layer: Some(layer),
+        x: f64::from(count),
+        x_hi: None,
+        value: cuts.iter().sum::<f64>() / cuts.len() as f64,
+        n: cuts.len() as u64,
+    })
+}

@@ -1,0 +1,143 @@
+//! Rows of `cells` and `series` on their way to tables.
+
+use super::stats::Estimate;
+use crate::metrics::{METRICS, Scope};
+use crate::results::{CELL_KEYS, SERIES_COLUMNS};
+use crate::table::{Column, Table, TableError, Value};
+use std::collections::BTreeMap;
+
+/// One row of `cells`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CellRow(BTreeMap<String, Value>);
+
+impl CellRow {
+    pub(super) fn set(&mut self, column: &str, value: Value) {
+        self.0.insert(column.to_owned(), value);
+    }
+
+    /// The value of a column; absent when it was not set.
+    pub(super) fn get(&self, column: &str) -> Value {
+        self.0.get(column).cloned().unwrap_or(Value::Absent)
+    }
+
+    pub(super) fn text(&mut self, column: &str, value: impl Into<String>) {
+        self.set(column, Value::Text(value.into()));
+    }
+
+    pub(super) fn int(&mut self, column: &str, value: impl Into<i64>) {
+        self.set(column, Value::Int(value.into()));
+    }
+
+    pub(super) fn maybe_int(&mut self, column: &str, value: Option<u32>) {
+        self.set(column, value.map_or(Value::Absent, |v| Value::Int(i64::from(v))));
+    }
+
+    pub(super) fn real(&mut self, column: &str, value: f64) {
+        self.set(column, Value::Real(value));
+    }
+
+    /// A count as a metric.
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    pub(super) fn count(&mut self, metric: &str, value: u64) {
+        self.real(metric, value as f64);
+    }
+
+    /// A mean over sequences with its interval and the number of sequences behind it.
+    pub(super) fn mean(&mut self, metric: &str, estimate: Option<Estimate>, n: usize) {
+        self.estimate(metric, estimate);
+        self.int(&format!("{metric}_n"), i64::try_from(n).unwrap_or(i64::MAX));
+    }
+
+    /// A rate with numerator, denominator and interval.
+    pub(super) fn rate(&mut self, metric: &str, estimate: Option<Estimate>, num: u64, den: u64) {
+        self.estimate(metric, estimate);
+        self.int(&format!("{metric}_num"), i64::try_from(num).unwrap_or(i64::MAX));
+        self.int(&format!("{metric}_den"), i64::try_from(den).unwrap_or(i64::MAX));
+    }
+
+    fn estimate(&mut self, metric: &str, estimate: Option<Estimate>) {
+        let Some(Estimate { value, interval }) = estimate else {
+            return;
+        };
+        self.real(metric, value);
+        if let Some((low, high)) = interval {
+            self.real(&format!("{metric}_lo"), low);
+            self.real(&format!("{metric}_hi"), high);
+        }
+    }
+}
+
+/// One row of `series`.
+#[derive(Clone, Debug)]
+pub(super) struct SeriesRow {
+    pub(super) cell: String,
+    pub(super) metric: &'static str,
+    pub(super) stat: &'static str,
+    pub(super) layer: Option<u16>,
+    pub(super) x: f64,
+    pub(super) x_hi: Option<f64>,
+    pub(super) value: f64,
+    pub(super) n: u64,
+}
+
+/// Name and kind of the metric columns of `cells`, in registry order.
+fn metric_columns() -> Vec<(String, &'static str)> {
+    let mut columns = Vec::new();
+    for metric in METRICS {
+        let suffixes: &[(&str, &'static str)] = match metric.scope {
+            Scope::Cell => &[("", "real")],
+            Scope::CellMean => &[("", "real"), ("_lo", "real"), ("_hi", "real"), ("_n", "int")],
+            Scope::CellRate => {
+                &[("", "real"), ("_num", "int"), ("_den", "int"), ("_lo", "real"), ("_hi", "real")]
+            }
+            Scope::Series { .. } => &[],
+        };
+        columns.extend(suffixes.iter().map(|(suffix, kind)| (format!("{}{suffix}", metric.id), *kind)));
+    }
+    columns
+}
+
+/// The table of `rows`: keys first, then the metrics that any row has.
+pub(super) fn cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
+    let mut table = Table::new();
+    let keys = CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind));
+    for (name, kind) in keys {
+        table.push(&name, column(rows, &name, kind))?;
+    }
+    for (name, kind) in metric_columns() {
+        if rows.iter().any(|row| row.0.contains_key(&name)) {
+            table.push(&name, column(rows, &name, kind))?;
+        }
+    }
+    Ok(table)
+}
+
+fn column(rows: &[CellRow], name: &str, kind: &str) -> Column {
+    let values = rows.iter().map(|row| row.0.get(name).cloned().unwrap_or(Value::Absent));
+    match kind {
+        "text" => Column::Text(values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect()),
+        "int" => Column::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect()),
+        "bool" => Column::Bool(values.map(|v| if let Value::Bool(v) = v { Some(v) } else { None }).collect()),
+        _ => Column::Real(values.map(|v| if let Value::Real(v) = v { Some(v) } else { None }).collect()),
+    }
+}
+
+/// The long-form table of `rows`, in their order.
+pub(super) fn series_table(rows: &[SeriesRow]) -> Result<Table, TableError> {
+    let mut table = Table::new();
+    let int = |n: u64| i64::try_from(n).ok();
+    for (name, _, _) in SERIES_COLUMNS {
+        let column = match *name {
+            "cell" => Column::Text(rows.iter().map(|row| Some(row.cell.clone())).collect()),
+            "metric" => Column::Text(rows.iter().map(|row| Some(row.metric.to_owned())).collect()),
+            "stat" => Column::Text(rows.iter().map(|row| Some(row.stat.to_owned())).collect()),
+            "layer" => Column::Int(rows.iter().map(|row| row.layer.map(i64::from)).collect()),
+            "x" => Column::Real(rows.iter().map(|row| Some(row.x)).collect()),
+            "x_hi" => Column::Real(rows.iter().map(|row| row.x_hi).collect()),
+            "value" => Column::Real(rows.iter().map(|row| Some(row.value)).collect()),
+            _ => Column::Int(rows.iter().map(|row| int(row.n)).collect()),
+        };
+        table.push(name, column)?;
+    }
+    Ok(table)
+}
