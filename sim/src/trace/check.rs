@@ -32,7 +32,12 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn malformed(&self, place: impl Into<String>, found: impl ToString, accepted: impl Into<String>) -> TraceError {
+    fn malformed(
+        &self,
+        place: impl Into<String>,
+        found: impl ToString,
+        accepted: impl Into<String>,
+    ) -> TraceError {
         TraceError::malformed(self.path, place, found, accepted)
     }
 
@@ -47,10 +52,18 @@ impl Checker<'_> {
         }
         if manifest.synthetic.is_none() {
             if manifest.runtime.is_none() {
-                return Err(self.malformed("runtime", "null", "what ran the model, unless `synthetic` is given"));
+                return Err(self.malformed(
+                    "runtime",
+                    "null",
+                    "what ran the model, unless `synthetic` is given",
+                ));
             }
             if manifest.model.weights_sha256.is_none() {
-                return Err(self.malformed("model.weights_sha256", "null", "a digest, unless `synthetic` is given"));
+                return Err(self.malformed(
+                    "model.weights_sha256",
+                    "null",
+                    "a digest, unless `synthetic` is given",
+                ));
             }
         }
         let digests = [
@@ -65,8 +78,13 @@ impl Checker<'_> {
     }
 
     fn digest(&self, place: impl Into<String>, digest: &str) -> Result<(), TraceError> {
-        let is_hex = digest.len() == 64 && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if is_hex { Ok(()) } else { Err(self.malformed(place, format!("`{digest}`"), "64 lower-case hex digits")) }
+        let is_hex =
+            digest.len() == 64 && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if is_hex {
+            Ok(())
+        } else {
+            Err(self.malformed(place, format!("`{digest}`"), "64 lower-case hex digits"))
+        }
     }
 
     fn fields(&self) -> Result<(), TraceError> {
@@ -79,19 +97,35 @@ impl Checker<'_> {
             }
             previous = &info.name;
             match FIELDS.iter().find(|field| field.name == info.name) {
-                None if info.required => return Err(TraceError::UnknownRequirement { feature: info.name.clone() }),
+                None if info.required => {
+                    return Err(TraceError::UnknownRequirement { feature: info.name.clone() });
+                }
                 None if is_newer => {}
-                None => return Err(self.malformed(place, format!("`{}`", info.name), "a field of this version")),
+                None => {
+                    return Err(self.malformed(place, format!("`{}`", info.name), "a field of this version"));
+                }
                 Some(field) => {
                     if !info.axes.iter().map(String::as_str).eq(field.axes.iter().copied()) {
-                        return Err(self.malformed(place, format!("axes {:?}", info.axes), format!("{:?}", field.axes)));
+                        return Err(self.malformed(
+                            place,
+                            format!("axes {:?}", info.axes),
+                            format!("{:?}", field.axes),
+                        ));
                     }
                     if !field.dtypes.iter().any(|dtype| dtype.word() == info.dtype) {
                         let accepted: Vec<_> = field.dtypes.iter().map(|dtype| dtype.word()).collect();
-                        return Err(self.malformed(place, format!("dtype `{}`", info.dtype), accepted.join(" or ")));
+                        return Err(self.malformed(
+                            place,
+                            format!("dtype `{}`", info.dtype),
+                            accepted.join(" or "),
+                        ));
                     }
                     if info.unit != field.unit {
-                        return Err(self.malformed(place, format!("unit `{}`", info.unit), format!("`{}`", field.unit)));
+                        return Err(self.malformed(
+                            place,
+                            format!("unit `{}`", info.unit),
+                            format!("`{}`", field.unit),
+                        ));
                     }
                 }
             }
@@ -102,18 +136,30 @@ impl Checker<'_> {
     /// A reader may count on q, k and v together, and on all columns of a table it finds.
     fn groups_are_whole(&self) -> Result<(), TraceError> {
         let wholes = ["tokens.", "lens.", "lens_top."].map(|table| {
-            FIELDS.iter().filter(move |field| field.name.starts_with(table)).map(|field| field.name).collect::<Vec<_>>()
+            FIELDS
+                .iter()
+                .filter(move |field| field.name.starts_with(table))
+                .map(|field| field.name)
+                .collect::<Vec<_>>()
         });
         for whole in wholes.into_iter().chain([vec!["k", "q", "v"]]) {
             let missing: Vec<_> = whole.iter().filter(|name| !self.manifest.holds(name)).copied().collect();
             let is_required = whole.contains(&"tokens.token");
             if !missing.is_empty() && (is_required || missing.len() < whole.len()) {
-                return Err(self.malformed("fields", format!("no {}", missing.join(", ")), format!("all of {}", whole.join(", "))));
+                return Err(self.malformed(
+                    "fields",
+                    format!("no {}", missing.join(", ")),
+                    format!("all of {}", whole.join(", ")),
+                ));
             }
         }
         let has_top = self.manifest.holds("lens_top.token");
         if has_top != (self.manifest.lens_top > 0) || (has_top && !self.manifest.holds("lens.top1_token")) {
-            return Err(self.malformed("lens_top", self.manifest.lens_top, "0 without `lens_top` fields; they need `lens` fields"));
+            return Err(self.malformed(
+                "lens_top",
+                self.manifest.lens_top,
+                "0 without `lens_top` fields; they need `lens` fields",
+            ));
         }
         Ok(())
     }
@@ -128,17 +174,29 @@ impl Checker<'_> {
                 return Err(self.malformed(place("seq"), sequence.seq, at.to_string()));
             }
             if !(1..=sequence.len).contains(&sequence.prompt_len) {
-                return Err(self.malformed(place("prompt_len"), sequence.prompt_len, format!("1 to {}", sequence.len)));
+                return Err(self.malformed(
+                    place("prompt_len"),
+                    sequence.prompt_len,
+                    format!("1 to {}", sequence.len),
+                ));
             }
             if sequence.bos_len > sequence.prompt_len {
-                return Err(self.malformed(place("bos_len"), sequence.bos_len, format!("at most {}", sequence.prompt_len)));
+                return Err(self.malformed(
+                    place("bos_len"),
+                    sequence.bos_len,
+                    format!("at most {}", sequence.prompt_len),
+                ));
             }
             if sequence.padding_len != 0 {
                 return Err(self.malformed(place("padding_len"), sequence.padding_len, "0"));
             }
             let most = if self.manifest.holds("lens.top1_token") { sequence.len } else { 0 };
             if sequence.lens_positions > most {
-                return Err(self.malformed(place("lens_positions"), sequence.lens_positions, format!("at most {most}")));
+                return Err(self.malformed(
+                    place("lens_positions"),
+                    sequence.lens_positions,
+                    format!("at most {most}"),
+                ));
             }
         }
         Ok(())
@@ -153,13 +211,18 @@ impl Checker<'_> {
             let mut covered = 0;
             while covered < sequence.len {
                 let Some((at, shard)) = shards.next() else {
-                    let found = format!("positions {covered}..{} of sequence {} missing", sequence.len, sequence.seq);
+                    let found =
+                        format!("positions {covered}..{} of sequence {} missing", sequence.len, sequence.seq);
                     return Err(self.malformed("shards", found, "every position of every sequence"));
                 };
                 let place = format!("shards[{at}]");
                 if shard.seq != sequence.seq || shard.start != covered {
                     let found = format!("sequence {} from {}", shard.seq, shard.start);
-                    return Err(self.malformed(place, found, format!("sequence {} from {covered}", sequence.seq)));
+                    return Err(self.malformed(
+                        place,
+                        found,
+                        format!("sequence {} from {covered}", sequence.seq),
+                    ));
                 }
                 let full = covered.saturating_add(self.manifest.shard_tokens).min(sequence.len);
                 if shard.end != full {
@@ -174,7 +237,9 @@ impl Checker<'_> {
             }
         }
         match shards.next() {
-            Some((at, shard)) => Err(self.malformed(format!("shards[{at}]"), &shard.path, "no further shard")),
+            Some((at, shard)) => {
+                Err(self.malformed(format!("shards[{at}]"), &shard.path, "no further shard"))
+            }
             None => Ok(()),
         }
     }
@@ -199,14 +264,28 @@ impl Checker<'_> {
         let facts = self.manifest.sequences.iter().map(|s| u64::from(s.lens_positions)).sum::<u64>();
         let lens = facts.checked_mul(layers).unwrap_or(u64::MAX);
         let top = lens.checked_mul(u64::from(self.manifest.lens_top)).unwrap_or(u64::MAX);
-        for (path, field, rows) in
-            [(TOKENS, "tokens.token", tokens), (LENS, "lens.top1_token", lens), (LENS_TOP, "lens_top.token", top)]
-        {
+        for (path, field, rows) in [
+            (TOKENS, "tokens.token", tokens),
+            (LENS, "lens.top1_token", lens),
+            (LENS_TOP, "lens_top.token", top),
+        ] {
             match (self.manifest.table(path), self.manifest.holds(field)) {
-                (None, true) => return Err(self.malformed("tables", format!("no {path}"), "a table for each fact field")),
-                (Some(_), false) => return Err(self.malformed("tables", path, "no table without its fields")),
+                (None, true) => {
+                    return Err(self.malformed(
+                        "tables",
+                        format!("no {path}"),
+                        "a table for each fact field",
+                    ));
+                }
+                (Some(_), false) => {
+                    return Err(self.malformed("tables", path, "no table without its fields"));
+                }
                 (Some(table), true) if table.rows != rows => {
-                    return Err(self.malformed(format!("tables: {path}: rows"), table.rows, rows.to_string()));
+                    return Err(self.malformed(
+                        format!("tables: {path}: rows"),
+                        table.rows,
+                        rows.to_string(),
+                    ));
                 }
                 _ => {}
             }
@@ -217,7 +296,12 @@ impl Checker<'_> {
     /// Paths are plain: one folder that the format names, one file name of harmless characters.
     fn path(&self, place: &str, path: &str, folder: &str, suffix: &str) -> Result<(), TraceError> {
         let refuse = |fault| {
-            Err(TraceError::Path { manifest: self.path.to_owned(), place: place.to_owned(), found: path.to_owned(), fault })
+            Err(TraceError::Path {
+                manifest: self.path.to_owned(),
+                place: place.to_owned(),
+                found: path.to_owned(),
+                fault,
+            })
         };
         let is_plain = |name: &str| {
             !name.is_empty()

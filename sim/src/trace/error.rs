@@ -200,6 +200,16 @@ pub enum TraceError {
         /// The fields there are.
         held: Vec<String>,
     },
+    /// Something cannot be generated.
+    #[error("cannot generate: {what} is {found}, accepted: {accepted}")]
+    Spec {
+        /// The part of the specification.
+        what: &'static str,
+        /// What was given.
+        found: String,
+        /// What is accepted.
+        accepted: String,
+    },
     /// The caller of the writer broke its rules.
     #[error("cannot record {what}: found {found}, accepted: {accepted}")]
     Chunk {

@@ -1,9 +1,9 @@
 //! Facts tables turned into checked values. A table that passed has every row it should have, in order.
 
+use super::TraceError;
 use super::facts_schema::{Kind, columns};
 use super::manifest::{LENS, LENS_TOP, SequenceInfo, TOKENS};
 use super::source::LensRow;
-use super::TraceError;
 use crate::table::Table;
 use crate::types::{LayerIdx, ModelShape, Pos, TokenId};
 use std::path::Path;
@@ -121,7 +121,12 @@ pub(crate) fn lens(
     for first in (0..table.rows()).step_by(layers) {
         let pos = facts.int("pos", first);
         let Some(known) = u32::try_from(pos).ok().filter(|&known| pos > previous && known < info.len) else {
-            return Err(facts.bad("pos", first, pos, format!("more than {previous}, less than {}", info.len)));
+            return Err(facts.bad(
+                "pos",
+                first,
+                pos,
+                format!("more than {previous}, less than {}", info.len),
+            ));
         };
         previous = pos;
         let last = facts.token("top1_token", (first + layers - 1).min(table.rows() - 1), shape)?;

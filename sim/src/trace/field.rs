@@ -99,15 +99,57 @@ pub const FIELDS: &[Field] = &[
         &[Dtype::F32, Dtype::F16],
         "keys, rotated at their original positions when `rope.keys` is `post-rope`",
     ),
-    fact("lens.agrees_with_last", LENS_AXES, &[Dtype::BOOL], "", "whether top1_token equals that of the last layer at the same position"),
-    fact("lens.entropy_nats", LENS_AXES, &[Dtype::F64], "nats", "entropy of softmax(unembed(final_norm(hidden)))"),
-    fact("lens.logsumexp", LENS_AXES, &[Dtype::F64], "nats", "log of the sum of exp(logit) over the vocabulary, with the final norm"),
-    fact("lens.raw_entropy_nats", LENS_AXES, &[Dtype::F64], "nats", "entropy of softmax(unembed(hidden)), without the final norm"),
-    fact("lens.raw_logsumexp", LENS_AXES, &[Dtype::F64], "nats", "log of the sum of exp(logit) over the vocabulary, without the final norm"),
+    fact(
+        "lens.agrees_with_last",
+        LENS_AXES,
+        &[Dtype::BOOL],
+        "",
+        "whether top1_token equals that of the last layer at the same position",
+    ),
+    fact(
+        "lens.entropy_nats",
+        LENS_AXES,
+        &[Dtype::F64],
+        "nats",
+        "entropy of softmax(unembed(final_norm(hidden)))",
+    ),
+    fact(
+        "lens.logsumexp",
+        LENS_AXES,
+        &[Dtype::F64],
+        "nats",
+        "log of the sum of exp(logit) over the vocabulary, with the final norm",
+    ),
+    fact(
+        "lens.raw_entropy_nats",
+        LENS_AXES,
+        &[Dtype::F64],
+        "nats",
+        "entropy of softmax(unembed(hidden)), without the final norm",
+    ),
+    fact(
+        "lens.raw_logsumexp",
+        LENS_AXES,
+        &[Dtype::F64],
+        "nats",
+        "log of the sum of exp(logit) over the vocabulary, without the final norm",
+    ),
     fact("lens.top1_logit", LENS_AXES, &[Dtype::F64], "nats", "largest logit, with the final norm"),
     fact("lens.top1_prob", LENS_AXES, &[Dtype::F64], "", "exp(top1_logit - logsumexp)"),
-    fact("lens.top1_token", LENS_AXES, &[Dtype::I64], "", "vocabulary id of the largest logit, with the final norm; ties go to the lower id"),
-    fact("lens_top.logit", LENS_TOP_AXES, &[Dtype::F64], "nats", "the rank-th largest logit, with the final norm"),
+    fact(
+        "lens.top1_token",
+        LENS_AXES,
+        &[Dtype::I64],
+        "",
+        "vocabulary id of the largest logit, with the final norm; ties go to the lower id",
+    ),
+    fact(
+        "lens_top.logit",
+        LENS_TOP_AXES,
+        &[Dtype::F64],
+        "nats",
+        "the rank-th largest logit, with the final norm",
+    ),
     fact("lens_top.token", LENS_TOP_AXES, &[Dtype::I64], "", "its vocabulary id"),
     tensor(
         "q",
@@ -115,8 +157,20 @@ pub const FIELDS: &[Field] = &[
         &[Dtype::F32, Dtype::F16],
         "queries, rotated like the keys; query head h reads KV head h / (q_heads / kv_heads)",
     ),
-    required(fact("tokens.is_prompt", TOKEN_AXES, &[Dtype::BOOL], "", "whether the token was given and not generated")),
-    required(fact("tokens.token", TOKEN_AXES, &[Dtype::I64], "", "vocabulary id of the token fed to the model at this position")),
+    required(fact(
+        "tokens.is_prompt",
+        TOKEN_AXES,
+        &[Dtype::BOOL],
+        "",
+        "whether the token was given and not generated",
+    )),
+    required(fact(
+        "tokens.token",
+        TOKEN_AXES,
+        &[Dtype::I64],
+        "",
+        "vocabulary id of the token fed to the model at this position",
+    )),
     tensor("v", &["kv_head", "kv_pos", "head_dim"], &[Dtype::F32, Dtype::F16], "values"),
 ];
 
@@ -140,12 +194,18 @@ mod tests {
     fn a_changed_list_is_a_new_version() {
         let list: String = FIELDS
             .iter()
-            .map(|f| format!("{} {:?} {:?} {} {} {}\n", f.name, f.axes, f.dtypes, f.unit, f.since, f.required))
+            .map(|f| {
+                format!("{} {:?} {:?} {} {} {}\n", f.name, f.axes, f.dtypes, f.unit, f.since, f.required)
+            })
             .collect();
         let digest = format!("{:x}", Sha256::digest(&list));
         // When this fails: bump TRACE_VERSION (minor for an added optional field, else major), add a fixture of the
         // new version under tests/golden/traces/, update docs/trace-format.md and CHANGELOG.md, then this line.
-        assert_eq!((&digest[..16], super::super::TRACE_VERSION.to_string().as_str()), ("316d80f1b4464648", "1.0"), "{list}");
+        assert_eq!(
+            (&digest[..16], super::super::TRACE_VERSION.to_string().as_str()),
+            ("316d80f1b4464648", "1.0"),
+            "{list}"
+        );
     }
 
     #[test]

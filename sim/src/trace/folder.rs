@@ -103,7 +103,12 @@ pub(crate) fn read_manifest(root: &Path) -> Result<(Manifest, String), TraceErro
     if record != digest_line(&found).as_bytes() {
         let expected = String::from_utf8_lossy(&record).split(' ').next().unwrap_or_default().to_owned();
         if expected == found {
-            return Err(TraceError::malformed(&digest_path, "file", "another text", "`<sha256>  manifest.json` and a line feed"));
+            return Err(TraceError::malformed(
+                &digest_path,
+                "file",
+                "another text",
+                "`<sha256>  manifest.json` and a line feed",
+            ));
         }
         return Err(TraceError::Checksum { path, expected, found });
     }
@@ -123,7 +128,8 @@ pub(crate) fn write_manifest(root: &Path, manifest: &Manifest) -> Result<String,
     let digest = sha256(&bytes);
     write_whole(&path, &bytes).map_err(|error| TraceError::io(&path, error))?;
     let digest_path = root.join(MANIFEST_DIGEST);
-    write_whole(&digest_path, digest_line(&digest).as_bytes()).map_err(|error| TraceError::io(&digest_path, error))?;
+    write_whole(&digest_path, digest_line(&digest).as_bytes())
+        .map_err(|error| TraceError::io(&digest_path, error))?;
     Ok(digest)
 }
 
@@ -171,7 +177,12 @@ fn parse_manifest(bytes: &[u8], path: &Path) -> Result<Manifest, TraceError> {
         let given: Value = parse_json(bytes, path)?;
         let known = serde_json::to_value(&manifest).map_err(|source| json_error(path, source))?;
         if let Some(place) = unknown_key(&given, &known, String::new()) {
-            return Err(TraceError::malformed(path, place, "an unknown key", format!("the keys of format {TRACE_VERSION}")));
+            return Err(TraceError::malformed(
+                path,
+                place,
+                "an unknown key",
+                format!("the keys of format {TRACE_VERSION}"),
+            ));
         }
     }
     Ok(manifest)
@@ -182,7 +193,9 @@ fn unknown_key(given: &Value, known: &Value, place: String) -> Option<String> {
     match (given, known) {
         (Value::Object(given), Value::Object(known)) => given.iter().find_map(|(key, value)| {
             let place = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
-            known.get(key).map_or_else(|| Some(place.clone()), |known| unknown_key(value, known, place.clone()))
+            known
+                .get(key)
+                .map_or_else(|| Some(place.clone()), |known| unknown_key(value, known, place.clone()))
         }),
         (Value::Array(given), Value::Array(known)) => given
             .iter()

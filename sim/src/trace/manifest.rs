@@ -245,7 +245,8 @@ impl FieldInfo {
     /// When `name` is not in [`FIELDS`]: names come from code.
     #[must_use]
     pub(crate) fn known(name: &str, dtype: Dtype) -> Self {
-        let field = FIELDS.iter().find(|field| field.name == name).expect("field names come from the registry");
+        let field =
+            FIELDS.iter().find(|field| field.name == name).expect("field names come from the registry");
         Self {
             name: field.name.to_owned(),
             axes: field.axes.iter().map(|&axis| axis.to_owned()).collect(),

@@ -14,6 +14,8 @@ mod map;
 mod reader;
 mod shard;
 mod source;
+pub mod synth;
+mod verify;
 mod version;
 mod writer;
 
@@ -26,8 +28,9 @@ pub use manifest::{
 };
 pub use reader::Trace;
 pub use source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
+pub use verify::{VerifyReport, verify};
 pub use version::{TRACE_VERSION, TraceVersion};
 pub use writer::{
-    Chunk, FinishedTrace, LayerChunk, Leftover, LensFact, LensPosition, SequenceEnd, SequenceStart, StoredFields,
-    TraceHeader, TraceWriter,
+    Chunk, FinishedTrace, LayerChunk, Leftover, LensFact, LensPosition, SequenceEnd, SequenceStart,
+    StoredFields, TraceHeader, TraceWriter,
 };

@@ -51,7 +51,12 @@ impl Trace {
             let least = data_bytes(&fields, &manifest.shape, shard);
             if least.is_none_or(|least| shard.bytes < least) {
                 let accepted = format!("the bytes of {} positions", shard.end - shard.start);
-                return Err(TraceError::malformed(&root.join(&shard.path), "file", format!("{} bytes", shard.bytes), accepted));
+                return Err(TraceError::malformed(
+                    &root.join(&shard.path),
+                    "file",
+                    format!("{} bytes", shard.bytes),
+                    accepted,
+                ));
             }
         }
         for table in &manifest.tables {
@@ -133,7 +138,14 @@ impl Trace {
         self.require("lens_top.token")?;
         let (rows, ranks) = (self.lens_rows(seq), u64::from(self.manifest.lens_top));
         let table = self.rows(LENS_TOP, rows.start * ranks, (rows.end - rows.start) * ranks)?;
-        facts::lens_top(&table, info, &lens, self.manifest.lens_top, &self.manifest.shape, &self.root.join(LENS_TOP))
+        facts::lens_top(
+            &table,
+            info,
+            &lens,
+            self.manifest.lens_top,
+            &self.manifest.shape,
+            &self.root.join(LENS_TOP),
+        )
     }
 
     /// The residual stream after `layer`, `[q_pos, hidden]`.
@@ -189,14 +201,13 @@ impl Trace {
         let positions = shard.start as usize..shard.end as usize;
         for (&place, tensor) in places.iter().zip(tensors) {
             let field = self.fields[place];
-            let range = layout.range(layer.get(), place);
-            // The layout lies within the size on record, which is the size of the map: the slice exists.
-            let stored = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
-            let stored = stored.and_then(|(start, end)| bytes.get(start..end)).unwrap_or_default();
+            let stored = stored(&bytes, layout.range(layer.get(), place));
             let head_bytes = stored.len() / tensor.len_of(Axis(0)).max(1);
             for (head, mut rows) in (0_u16..).zip(tensor.outer_iter_mut()) {
                 let mut rows = rows.slice_mut(ndarray::s![positions.clone(), ..]);
-                let Some(out) = rows.as_slice_mut() else { continue };
+                let Some(out) = rows.as_slice_mut() else {
+                    continue;
+                };
                 let from = usize::from(head) * head_bytes;
                 shard::decode_into(&stored[from..from + head_bytes], field.dtype, out);
                 self.check_finite(out, field, shard, layer, head)?;
@@ -214,7 +225,9 @@ impl Trace {
         layer: LayerIdx,
         head: u16,
     ) -> Result<(), TraceError> {
-        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else {
+            return Ok(());
+        };
         let row = u32::try_from(at / field.width(&self.manifest.shape)).unwrap_or(u32::MAX);
         Err(TraceError::NonFinite {
             field: field.name,
@@ -245,6 +258,33 @@ impl Trace {
         Ok(self.layouts[at].get_or_init(|| layout))
     }
 
+    /// Reads all of shard `at`: digest, header, and that every value is finite. Gives the number of values.
+    pub(super) fn check_shard(&self, at: usize) -> Result<u64, TraceError> {
+        let shard = &self.manifest.shards[at];
+        let (file, path) = open_inside(&self.root, &shard.path)?;
+        let bytes = map(&file, &path)?;
+        let found = folder::sha256(&bytes);
+        if found != shard.sha256 {
+            return Err(TraceError::Checksum { path, expected: shard.sha256.clone(), found });
+        }
+        let layout = self.layout(at, &bytes, &path)?;
+        let positions = (shard.end - shard.start) as usize;
+        let mut values = 0;
+        for layer in self.manifest.shape.layer_ids() {
+            for (place, &field) in self.fields.iter().enumerate() {
+                let stored = stored(&bytes, layout.range(layer.get(), place));
+                let heads = field.heads(&self.manifest.shape).unwrap_or(1);
+                let mut out = vec![0.0; positions * field.width(&self.manifest.shape)];
+                for (head, stored) in (0..heads).zip(stored.chunks_exact(stored.len() / usize::from(heads))) {
+                    shard::decode_into(stored, field.dtype, &mut out);
+                    self.check_finite(&out, field, shard, layer, head)?;
+                    values += out.len() as u64;
+                }
+            }
+        }
+        Ok(values)
+    }
+
     fn require(&self, field: &'static str) -> Result<(), TraceError> {
         if self.manifest.holds(field) {
             Ok(())
@@ -270,7 +310,7 @@ impl Trace {
 
     /// The facts table at `inside`. Its digest is checked when it is first used: facts are small, and the decoder
     /// should not be the first to meet damage.
-    fn table_file(&self, inside: &'static str) -> Result<&TableFile, TraceError> {
+    pub(super) fn table_file(&self, inside: &'static str) -> Result<&TableFile, TraceError> {
         let cell = match inside {
             LENS => &self.lens,
             LENS_TOP => &self.lens_top,
@@ -287,7 +327,8 @@ impl Trace {
         if found != info.sha256 {
             return Err(TraceError::Checksum { path, expected: info.sha256.clone(), found });
         }
-        let opened = TableFile::open(Bytes::from_owner(map(&file, &path)?), &path).map_err(TraceError::table)?;
+        let opened =
+            TableFile::open(Bytes::from_owner(map(&file, &path)?), &path).map_err(TraceError::table)?;
         if opened.rows() as u64 != info.rows {
             return Err(TraceError::malformed(&path, "rows", opened.rows(), info.rows.to_string()));
         }
@@ -327,7 +368,18 @@ impl TraceSource for Trace {
 }
 
 fn meta(info: &SequenceInfo) -> SequenceMeta {
-    SequenceMeta { seq: SeqIdx::new(info.seq), item: info.item.clone(), prompt_len: info.prompt_len, len: info.len }
+    SequenceMeta {
+        seq: SeqIdx::new(info.seq),
+        item: info.item.clone(),
+        prompt_len: info.prompt_len,
+        len: info.len,
+    }
+}
+
+/// The bytes of a checked range. The layout lies within the size on record, which is that of the map.
+fn stored(bytes: &[u8], range: Range<u64>) -> &[u8] {
+    let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+    range.and_then(|(start, end)| bytes.get(start..end)).unwrap_or_default()
 }
 
 fn check_size(root: &Path, inside: &str, expected: u64) -> Result<(), TraceError> {
@@ -340,7 +392,8 @@ fn check_size(root: &Path, inside: &str, expected: u64) -> Result<(), TraceError
 fn data_bytes(fields: &[TensorField], shape: &ModelShape, shard: &ShardInfo) -> Option<u64> {
     fields.iter().try_fold(0_u64, |total, field| {
         let heads = field.heads(shape).map_or(1, u64::from);
-        let scalars = heads.checked_mul(field.width(shape) as u64)?.checked_mul(u64::from(shard.end - shard.start))?;
+        let scalars =
+            heads.checked_mul(field.width(shape) as u64)?.checked_mul(u64::from(shard.end - shard.start))?;
         total.checked_add(scalars.checked_mul(field.scalar_bytes())?.checked_mul(u64::from(shape.layers))?)
     })
 }

@@ -137,7 +137,8 @@ pub(crate) fn layout(
     shard: &ShardInfo,
     path: &Path,
 ) -> Result<Layout, TraceError> {
-    let bad = |place: &str, found: String, accepted: String| TraceError::malformed(path, place, found, accepted);
+    let bad =
+        |place: &str, found: String, accepted: String| TraceError::malformed(path, place, found, accepted);
     let entries: Entries = serde_json::from_slice(header)
         .map_err(|error| bad("header", error.to_string(), "a safetensors header".to_owned()))?;
     check_metadata(&entries, shard, path)?;
@@ -147,14 +148,19 @@ pub(crate) fn layout(
 
     let shape = &manifest.shape;
     let fields = tensor_fields(manifest);
-    let mut left: BTreeMap<&str, &Entry> = entries.tensors.iter().map(|(name, entry)| (name.as_str(), entry)).collect();
+    let mut left: BTreeMap<&str, &Entry> =
+        entries.tensors.iter().map(|(name, entry)| (name.as_str(), entry)).collect();
     let mut ranges = Vec::with_capacity(usize::from(shape.layers));
     for layer in 0..shape.layers {
         let mut row = Vec::with_capacity(fields.len());
         for field in &fields {
             let name = tensor_name(layer, field.name);
             let Some(entry) = left.remove(name.as_str()) else {
-                return Err(bad(&name, "no such tensor".to_owned(), "one tensor for each layer and field".to_owned()));
+                return Err(bad(
+                    &name,
+                    "no such tensor".to_owned(),
+                    "one tensor for each layer and field".to_owned(),
+                ));
             };
             let dims = field.dims(shape, shard.end - shard.start);
             if entry.dtype != field.dtype.word() || entry.shape != dims {
@@ -164,7 +170,11 @@ pub(crate) fn layout(
             let bytes = dims.iter().try_fold(field.scalar_bytes(), |bytes, &dim| bytes.checked_mul(dim));
             let [start, end] = entry.data_offsets;
             if bytes != Some(end - start) {
-                return Err(bad(&name, format!("{} bytes", end - start), format!("{} {dims:?}", entry.dtype)));
+                return Err(bad(
+                    &name,
+                    format!("{} bytes", end - start),
+                    format!("{} {dims:?}", entry.dtype),
+                ));
             }
             row.push(data_start + start..data_start + end);
         }
@@ -174,7 +184,11 @@ pub(crate) fn layout(
     for name in left.keys() {
         let field = name.split_once('.').map_or("", |(_, field)| field);
         if !manifest.holds(field) || FIELDS.iter().any(|known| known.name == field) {
-            return Err(bad(name, "an unexpected tensor".to_owned(), "the fields of the manifest".to_owned()));
+            return Err(bad(
+                name,
+                "an unexpected tensor".to_owned(),
+                "the fields of the manifest".to_owned(),
+            ));
         }
     }
     Ok(Layout { ranges })
@@ -184,7 +198,12 @@ fn check_metadata(entries: &Entries, shard: &ShardInfo, path: &Path) -> Result<(
     for (key, expected) in [("seq", shard.seq), ("start", shard.start), ("end", shard.end)] {
         let found = entries.metadata.get(key).map_or("nothing", String::as_str);
         if found != expected.to_string() {
-            return Err(TraceError::malformed(path, format!("{METADATA}.{key}"), found, expected.to_string()));
+            return Err(TraceError::malformed(
+                path,
+                format!("{METADATA}.{key}"),
+                found,
+                expected.to_string(),
+            ));
         }
     }
     Ok(())

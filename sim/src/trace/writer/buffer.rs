@@ -26,7 +26,8 @@ pub(super) struct ShardBuffer {
 impl ShardBuffer {
     pub(super) fn new(header: &TraceHeader, seq: u32) -> Self {
         let fields = header.tensor_fields();
-        let heads: usize = fields.iter().map(|field| usize::from(field.heads(&header.shape).unwrap_or(1))).sum();
+        let heads: usize =
+            fields.iter().map(|field| usize::from(field.heads(&header.shape).unwrap_or(1))).sum();
         Self {
             fields,
             shape: header.shape,
@@ -78,7 +79,12 @@ impl ShardBuffer {
             }
             file.sync_all()
         };
-        File::create(&path).and_then(|mut file| { let mut write = write; write(&mut file) }).map_err(|error| TraceError::io(&path, error))?;
+        File::create(&path)
+            .and_then(|mut file| {
+                let mut write = write;
+                write(&mut file)
+            })
+            .map_err(|error| TraceError::io(&path, error))?;
         self.rows.iter_mut().for_each(Vec::clear);
         let sha256 = crate::trace::folder::hex(hash.finalize());
         Ok(Some(ShardInfo { path: inside, seq: self.seq, start, end, bytes, sha256 }))

@@ -8,8 +8,8 @@ use crate::num;
 use crate::table::{GroupWriter, Table, TableFile};
 use crate::trace::folder::{self, sha256_of_file};
 use crate::trace::manifest::{LENS, LENS_TOP, TOKENS, TableInfo};
-use crate::trace::{TraceError, facts_schema as schema};
-use crate::types::{Pos, TokenId};
+use crate::trace::{LensRow, TraceError, facts_schema as schema};
+use crate::types::{LayerIdx, Pos, TokenId};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,25 @@ pub struct LensFact {
     pub top: Vec<(TokenId, f32)>,
 }
 
+impl LensPosition {
+    /// The facts as a replay reads them, with what follows from them. Layers without a logit are left out.
+    pub fn rows(&self) -> impl Iterator<Item = LensRow> + '_ {
+        let last = self.layers.last().and_then(|fact| fact.top.first()).map(|&(token, _)| token);
+        (0_u16..).zip(&self.layers).filter_map(move |(layer, fact)| {
+            let &(top1, logit) = fact.top.first()?;
+            Some(LensRow {
+                pos: self.pos,
+                layer: LayerIdx::new(layer),
+                entropy_nats: fact.entropy_nats,
+                raw_entropy_nats: fact.raw_entropy_nats,
+                top1,
+                top1_prob: num::exp((logit - fact.logsumexp).min(0.0)),
+                agrees_with_last: Some(top1) == last,
+            })
+        })
+    }
+}
+
 /// Writes the facts of one sequence.
 #[derive(Debug)]
 pub(super) struct FactsWriter {
@@ -61,7 +80,10 @@ struct Part {
 
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Part").field("path", &self.path).field("written", &self.written).finish_non_exhaustive()
+        f.debug_struct("Part")
+            .field("path", &self.path)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
     }
 }
 
@@ -79,7 +101,8 @@ impl FactsWriter {
             let path = root.join(&inside);
             let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
             let rows = schema::Rows::new(table);
-            let writer = GroupWriter::start(BufWriter::new(file), &rows.prototype(), &path).map_err(TraceError::table)?;
+            let writer = GroupWriter::start(BufWriter::new(file), &rows.prototype(), &path)
+                .map_err(TraceError::table)?;
             Ok(Part { table, path, inside, rows, written: 0, writer })
         };
         let parts = tables(header).into_iter().map(start_part).collect::<Result<_, TraceError>>()?;
@@ -106,7 +129,8 @@ impl FactsWriter {
     pub(super) fn append(&mut self, chunk: &Chunk<'_>, first: Pos, from: u32, count: u32, prompt_len: u32) {
         let positions = first.get()..first.get() + count;
         let tokens = &chunk.tokens[from as usize..(from + count) as usize];
-        let lens: Vec<&LensPosition> = chunk.lens.iter().filter(|fact| positions.contains(&fact.pos.get())).collect();
+        let lens: Vec<&LensPosition> =
+            chunk.lens.iter().filter(|fact| positions.contains(&fact.pos.get())).collect();
         self.lens_positions += lens.iter().map(|_| 1).sum::<u32>();
         self.last_pos = lens.last().map(|fact| fact.pos).or(self.last_pos);
         for part in &mut self.parts {
@@ -120,7 +144,9 @@ impl FactsWriter {
                     }
                 }
                 LENS => lens.iter().for_each(|fact| lens_rows(&mut part.rows, self.seq, fact)),
-                _ if self.lens_top => lens.iter().for_each(|fact| lens_top_rows(&mut part.rows, self.seq, fact)),
+                _ if self.lens_top => {
+                    lens.iter().for_each(|fact| lens_top_rows(&mut part.rows, self.seq, fact))
+                }
                 _ => {}
             }
         }
@@ -143,20 +169,18 @@ impl FactsWriter {
 }
 
 fn lens_rows(rows: &mut schema::Rows, seq: i64, position: &LensPosition) {
-    let last = position.layers.last().map(|fact| fact.top[0].0);
-    for (layer, fact) in (0_u16..).zip(&position.layers) {
-        let (token, logit) = fact.top[0];
+    for (fact, row) in position.layers.iter().zip(position.rows()) {
         rows.int(0, seq);
-        rows.int(1, position.pos.get());
-        rows.int(2, layer);
-        rows.real(3, fact.entropy_nats);
-        rows.real(4, fact.raw_entropy_nats);
+        rows.int(1, row.pos.get());
+        rows.int(2, row.layer.get());
+        rows.real(3, row.entropy_nats);
+        rows.real(4, row.raw_entropy_nats);
         rows.real(5, fact.logsumexp);
         rows.real(6, fact.raw_logsumexp);
-        rows.int(7, token.get());
-        rows.real(8, logit);
-        rows.real(9, num::exp((logit - fact.logsumexp).min(0.0)));
-        rows.bool(10, Some(token) == last);
+        rows.int(7, row.top1.get());
+        rows.real(8, fact.top[0].1);
+        rows.real(9, row.top1_prob);
+        rows.bool(10, row.agrees_with_last);
     }
 }
 
@@ -189,12 +213,17 @@ fn close(
 }
 
 /// Merges the parts of all sequences into the tables of the trace, a row group at a time.
-pub(super) fn merge(root: &Path, entries: &[Entry], header: &TraceHeader) -> Result<Vec<TableInfo>, TraceError> {
+pub(super) fn merge(
+    root: &Path,
+    entries: &[Entry],
+    header: &TraceHeader,
+) -> Result<Vec<TableInfo>, TraceError> {
     let merge_table = |(at, table): (usize, &'static str)| {
         let path = root.join(table);
         let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
         let prototype = schema::Rows::new(table).prototype();
-        let mut writer = GroupWriter::start(BufWriter::new(file), &prototype, &path).map_err(TraceError::table)?;
+        let mut writer =
+            GroupWriter::start(BufWriter::new(file), &prototype, &path).map_err(TraceError::table)?;
         let mut rows = 0;
         for entry in entries {
             let part = &entry.parts[at];
@@ -218,4 +247,3 @@ fn for_each_group(
     let file = TableFile::open(bytes.into(), &path).map_err(TraceError::table)?;
     (0..file.groups()).try_for_each(|group| each(file.read(file.group(group)).map_err(TraceError::table)?))
 }
-

@@ -2,8 +2,8 @@
 
 use super::facts::LensPosition;
 use crate::trace::manifest::{
-    DecodingInfo, FieldInfo, Manifest, ModelInfo, RopeInfo, RuntimeInfo, SequenceInfo, SyntheticInfo, ToolInfo,
-    WorkloadInfo,
+    DecodingInfo, FieldInfo, Manifest, ModelInfo, RopeInfo, RuntimeInfo, SequenceInfo, SyntheticInfo,
+    ToolInfo, WorkloadInfo,
 };
 use crate::trace::shard::TensorField;
 use crate::trace::{Dtype, FIELDS, TRACE_VERSION, TraceError};
@@ -172,7 +172,8 @@ impl TraceHeader {
     /// Finds at the start what would be refused at the end.
     pub(super) fn check(&self) -> Result<(), TraceError> {
         self.shape.check()?;
-        let refuse = |what: &str, found: String, accepted: &str| Err(TraceError::chunk(what, found, accepted));
+        let refuse =
+            |what: &str, found: String, accepted: &str| Err(TraceError::chunk(what, found, accepted));
         if self.shard_tokens == 0 {
             return refuse("shard_tokens", "0".to_owned(), "at least 1");
         }
@@ -183,7 +184,11 @@ impl TraceHeader {
             return refuse("fields.lens_top", self.fields.lens_top.to_string(), "0 without lens facts");
         }
         if u32::from(self.fields.lens_top) > self.shape.vocab {
-            return refuse("fields.lens_top", self.fields.lens_top.to_string(), "at most the vocabulary size");
+            return refuse(
+                "fields.lens_top",
+                self.fields.lens_top.to_string(),
+                "at most the vocabulary size",
+            );
         }
         if self.synthetic.is_none() && (self.runtime.is_none() || self.model.weights_sha256.is_none()) {
             let accepted = "`runtime` and `model.weights_sha256`, unless `synthetic` is given";
@@ -224,9 +229,15 @@ pub(super) fn check_chunk(
     let added = u32::try_from(chunk.tokens.len())
         .ok()
         .filter(|&added| added > 0 && len.checked_add(added).is_some())
-        .ok_or_else(|| TraceError::chunk("chunk.tokens", chunk.tokens.len(), "1 to 2^32 - 1 positions a sequence"))?;
+        .ok_or_else(|| {
+            TraceError::chunk("chunk.tokens", chunk.tokens.len(), "1 to 2^32 - 1 positions a sequence")
+        })?;
     if let Some(token) = chunk.tokens.iter().find(|token| token.get() >= header.shape.vocab) {
-        return Err(TraceError::chunk("chunk.tokens", format!("id {token}"), format!("ids below {}", header.shape.vocab)));
+        return Err(TraceError::chunk(
+            "chunk.tokens",
+            format!("id {token}"),
+            format!("ids below {}", header.shape.vocab),
+        ));
     }
     check_tensors(chunk, header, seq, len)?;
     check_lens(chunk, header, seq, len..len + added, last_lens)?;
@@ -240,7 +251,12 @@ fn check_tensors(chunk: &Chunk<'_>, header: &TraceHeader, seq: u32, len: u32) ->
         return Err(TraceError::chunk("chunk.layers", chunk.layers.len(), layers));
     }
     for (layer, tensors) in (0..header.shape.layers).zip(&chunk.layers) {
-        let given = [("hidden", tensors.hidden.is_some()), ("k", tensors.k.is_some()), ("q", tensors.q.is_some()), ("v", tensors.v.is_some())];
+        let given = [
+            ("hidden", tensors.hidden.is_some()),
+            ("k", tensors.k.is_some()),
+            ("q", tensors.q.is_some()),
+            ("v", tensors.v.is_some()),
+        ];
         for (name, is_given) in given {
             let what = || format!("`{name}` of layer {layer}");
             let Some(field) = fields.iter().find(|field| field.name == name) else {
@@ -328,7 +344,9 @@ fn check_lens(
                 ("lens.raw_logsumexp", fact.raw_logsumexp),
             ];
             let logits = fact.top.iter().map(|&(_, logit)| ("lens_top.logit", logit));
-            if let Some((field, value)) = named.into_iter().chain(logits).find(|(_, value)| !value.is_finite()) {
+            if let Some((field, value)) =
+                named.into_iter().chain(logits).find(|(_, value)| !value.is_finite())
+            {
                 return Err(TraceError::NonFinite { field, seq, layer, head: None, pos: pos.get(), value });
             }
         }

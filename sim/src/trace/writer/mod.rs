@@ -94,11 +94,20 @@ impl TraceWriter {
     /// When a sequence is open, the start is not acceptable, or the system refuses.
     pub fn begin_sequence(&mut self, start: SequenceStart) -> Result<SeqIdx, TraceError> {
         if let Some(open) = &self.open {
-            return Err(TraceError::chunk("begin_sequence", format!("sequence {} open", open.seq), "no open sequence"));
+            return Err(TraceError::chunk(
+                "begin_sequence",
+                format!("sequence {} open", open.seq),
+                "no open sequence",
+            ));
         }
         if start.prompt_len == 0 || start.bos_len > start.prompt_len {
-            let found = format!("{} prompt tokens of which {} begin the sequence", start.prompt_len, start.bos_len);
-            return Err(TraceError::chunk("begin_sequence", found, "at least one prompt token, no fewer than `bos_len`"));
+            let found =
+                format!("{} prompt tokens of which {} begin the sequence", start.prompt_len, start.bos_len);
+            return Err(TraceError::chunk(
+                "begin_sequence",
+                found,
+                "at least one prompt token, no fewer than `bos_len`",
+            ));
         }
         let seq = u32::try_from(self.journal.entries.len())
             .map_err(|_| TraceError::chunk("begin_sequence", "2^32 sequences", "fewer"))?;
@@ -139,14 +148,22 @@ impl TraceWriter {
     /// When no sequence is open, it is shorter than its prompt, or the system refuses.
     pub fn end_sequence(&mut self, end: SequenceEnd) -> Result<(), TraceError> {
         match &self.open {
-            None => return Err(TraceError::chunk("end_sequence", "no open sequence", "one open sequence")),
+            None => {
+                return Err(TraceError::chunk("end_sequence", "no open sequence", "one open sequence"));
+            }
             Some(open) if open.len < open.start.prompt_len => {
                 let found = format!("{} positions", open.len);
-                return Err(TraceError::chunk("end_sequence", found, format!("at least the prompt's {}", open.start.prompt_len)));
+                return Err(TraceError::chunk(
+                    "end_sequence",
+                    found,
+                    format!("at least the prompt's {}", open.start.prompt_len),
+                ));
             }
             Some(_) => {}
         }
-        let Some(mut open) = self.open.take() else { return Ok(()) };
+        let Some(mut open) = self.open.take() else {
+            return Ok(());
+        };
         open.flush(&self.root)?;
         let lens_positions = open.facts.lens_positions();
         let parts = open.facts.finish()?;
@@ -161,7 +178,11 @@ impl TraceWriter {
     /// recording can be resumed.
     pub fn finish(self) -> Result<FinishedTrace, TraceError> {
         if let Some(open) = &self.open {
-            return Err(TraceError::chunk("finish", format!("sequence {} open", open.seq), "no open sequence"));
+            return Err(TraceError::chunk(
+                "finish",
+                format!("sequence {} open", open.seq),
+                "no open sequence",
+            ));
         }
         let Self { target, root, header, journal, .. } = self;
         let tables = facts::merge(&root, &journal.entries, &header)?;
