@@ -1,1 +1,26 @@
-//! Placeholder while the crate is being written.
+//! Figures and the report, drawn from result tables and from nothing else.
+//!
+//! ```text
+//!  Results ──► Figure::draw ──► Drawing (scene + table behind it) ──► SVG, CSV, note      (render)
+//!     └──────► render_report ──► one HTML file with all figures and tables                (report)
+//! ```
+//!
+//! No simulation runs here, no font and no network is needed, and equal tables give equal bytes.
+
+mod error;
+mod figure;
+mod figures;
+mod number;
+mod registry;
+mod render;
+mod report;
+mod scene;
+mod select;
+mod sidecar;
+mod theme;
+
+pub use error::PlotsError;
+pub use figure::{Drawing, Figure, Need, Outcome, Place, Section, evidence, missing};
+pub use registry::{FIGURES, figure};
+pub use render::{Rendered, Status, draw, render_all, render_one};
+pub use report::render_report;

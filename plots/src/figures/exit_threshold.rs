@@ -1,0 +1,323 @@
+//! `exit-threshold`: what early exit skips and risks at each entropy threshold θ.
+
+use super::behind::Behind;
+use super::exit_cells::{ExitCell, exit_cells};
+use crate::error::PlotsError;
+use crate::figure::{Figure, Need, Outcome, Place, Section};
+use crate::number::{plain, significant};
+use crate::scene::{Axis, Extent, Key, Mark, Panel, Sample, Scene, TickRule, clipped};
+use crate::select::{Reader, caption, distinct, mean, spread};
+use crate::theme::{Look, ordinal};
+use kvlab_sim::results::Results;
+use std::collections::BTreeSet;
+
+const METRICS: [&str; 3] = ["skip_rate", "exit_agreement", "mean_layers_run"];
+const MOST_FACETS: usize = 3;
+const MOST_LINES: usize = 6;
+
+/// The figure.
+#[derive(Debug)]
+pub(crate) struct ExitThreshold;
+
+impl Figure for ExitThreshold {
+    fn id(&self) -> &'static str {
+        "exit-threshold"
+    }
+
+    fn title(&self) -> &'static str {
+        "Layers skipped and tokens changed, by exit threshold"
+    }
+
+    fn question(&self) -> &'static str {
+        "How many layers does an entropy threshold skip, and how often does the next token stay the same?"
+    }
+
+    fn place(&self) -> Place {
+        Place { section: Section::Exit, rank: 0 }
+    }
+
+    fn needs(&self) -> &'static [Need] {
+        &[Need::CellColumn("theta"), Need::CellColumn("skip_rate")]
+    }
+
+    fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
+        let cells = exit_cells(results);
+        let metrics: Vec<&str> =
+            METRICS.into_iter().filter(|metric| has_values(results, &cells, metric)).collect();
+        if metrics.is_empty() {
+            return Ok(Outcome::nothing("no finished exit cell has a threshold and a skip rate"));
+        }
+        let all_facets: BTreeSet<&str> = cells.iter().map(|cell| cell.facet.as_str()).collect();
+        let facets: Vec<&str> = all_facets.iter().copied().take(MOST_FACETS).collect();
+        let epsilons = limits(&cells);
+        let drawn = spread(&epsilons, MOST_LINES);
+        let looks: Vec<(Option<f64>, Look)> =
+            drawn.iter().enumerate().map(|(at, epsilon)| (*epsilon, ordinal(at, drawn.len()))).collect();
+        let mut panels = Vec::new();
+        for metric in &metrics {
+            let y = height_axis(results, &cells, metric);
+            for facet in &facets {
+                let of_facet: Vec<&ExitCell> = cells.iter().filter(|cell| cell.facet == *facet).collect();
+                let title = if panels.len() < facets.len() && all_facets.len() > 1 {
+                    (*facet).to_owned()
+                } else {
+                    String::new()
+                };
+                panels.push(panel(results, &of_facet, metric, title, y.clone(), &looks));
+            }
+        }
+        let mut legend: Vec<Key> = looks
+            .iter()
+            .filter_map(|(epsilon, look)| {
+                let label = cells.iter().find(|cell| same(cell.epsilon, *epsilon))?.epsilon_text();
+                Some(Key { label, sample: Sample::Line { stroke: look.stroke, marker: Some(look.marker) } })
+            })
+            .collect();
+        let hatched =
+            panels.iter().any(|panel| panel.marks.iter().any(|mark| matches!(mark, Mark::Hatched { .. })));
+        if hatched {
+            legend.push(Key {
+                label: "vacuous: every \u{3b5} has a finding".to_owned(),
+                sample: Sample::Hatched,
+            });
+        }
+        let scene = Scene {
+            title: self.title().to_owned(),
+            panels,
+            columns: facets.len(),
+            share_x: true,
+            legend,
+            caption: captions(results, &cells, all_facets.len() - facets.len(), epsilons.len() - drawn.len()),
+            synthetic: caption::is_synthetic(results),
+        };
+        let alt = format!("{}. {}", self.title(), clipped(&described(results, &cells, &facets), 900));
+        behind(results, &cells).finish(self, scene, alt)
+    }
+}
+
+fn has_values(results: &Results, cells: &[ExitCell], metric: &str) -> bool {
+    let column = Reader::new(&results.cells, metric);
+    cells.iter().any(|cell| column.number(cell.row).is_some())
+}
+
+/// Distinct ε, no limit last.
+fn limits(cells: &[ExitCell]) -> Vec<Option<f64>> {
+    let mut limits: Vec<Option<f64>> =
+        distinct(cells.iter().filter_map(|cell| cell.epsilon)).into_iter().map(Some).collect();
+    if cells.iter().any(|cell| cell.epsilon.is_none()) {
+        limits.push(None);
+    }
+    limits
+}
+
+fn same(a: Option<f64>, b: Option<f64>) -> bool {
+    a.map(f64::to_bits) == b.map(f64::to_bits)
+}
+
+fn height_axis(results: &Results, cells: &[ExitCell], metric: &str) -> Axis {
+    let values = |suffix: &str| {
+        let column = Reader::new(&results.cells, &format!("{metric}{suffix}"));
+        cells.iter().filter_map(|cell| column.number(cell.row)).collect::<Vec<f64>>()
+    };
+    let heights =
+        Extent::of(["", "_lo", "_hi"].into_iter().flat_map(values)).unwrap_or(Extent { lo: 0.0, hi: 1.0 });
+    let largest = if metric == "mean_layers_run" { f64::MAX } else { 1.0 };
+    Axis::linear(caption::label(metric), heights.at_least(0.05).padded(0.06, 0.06), TickRule::Round)
+        .naturally(0.0, largest)
+}
+
+fn panel(
+    results: &Results,
+    cells: &[&ExitCell],
+    metric: &str,
+    title: String,
+    y: Axis,
+    looks: &[(Option<f64>, Look)],
+) -> Panel {
+    let thetas = distinct(cells.iter().map(|cell| cell.theta));
+    let along = sound_range(cells, &thetas);
+    let unit = cells.first().map_or("nats", |cell| cell.unit);
+    let label = format!("Exit threshold \u{3b8} ({})", if unit == "nats" { "nats" } else { "share of ln V" });
+    let x = if along.lo > 0.0 && along.hi / along.lo > 60.0 {
+        Axis::log(label, Extent { lo: along.lo / 1.1, hi: along.hi * 1.1 }, TickRule::At(thetas.clone()))
+    } else {
+        Axis::linear(label, along.at_least(along.hi.abs() * 0.1).padded(0.04, 0.04), TickRule::Round)
+    };
+    let mut marks = hatching(cells, &thetas);
+    let column = |suffix: &str| Reader::new(&results.cells, &format!("{metric}{suffix}"));
+    let (value, lo, hi) = (column(""), column("_lo"), column("_hi"));
+    let (mut bands, mut lines) = (Vec::new(), Vec::new());
+    for (epsilon, look) in looks {
+        let (mut line, mut band) = (Vec::new(), Vec::new());
+        for theta in &thetas {
+            let here: Vec<usize> = cells
+                .iter()
+                .filter(|cell| cell.theta.total_cmp(theta).is_eq() && same(cell.epsilon, *epsilon))
+                .map(|cell| cell.row)
+                .collect();
+            let average = |reader: Reader<'_>| {
+                mean(&here.iter().filter_map(|&row| reader.number(row)).collect::<Vec<_>>())
+            };
+            let Some(height) = average(value) else { continue };
+            line.push((*theta, height));
+            if let (Some(lo), Some(hi)) = (average(lo), average(hi)) {
+                band.push((*theta, lo, hi));
+            }
+        }
+        let ink = look.stroke.ink;
+        bands.push(if band.len() == 1 {
+            Mark::Whiskers { points: band, ink }
+        } else {
+            Mark::Band { points: band, ink }
+        });
+        lines.push(Mark::Line { points: line.clone(), stroke: look.stroke });
+        lines.push(Mark::Symbols { points: line, marker: look.marker, ink });
+    }
+    marks.extend(bands);
+    marks.extend(lines);
+    Panel { title, x, y, marks }
+}
+
+/// From the smallest to the largest θ without a finding, and a margin: far vacuous θ would squeeze the rest.
+fn sound_range(cells: &[&ExitCell], thetas: &[f64]) -> Extent {
+    let sound = thetas.iter().copied().filter(|theta| !is_vacuous(cells, *theta));
+    let all = Extent::of(thetas.iter().copied()).unwrap_or(Extent { lo: 0.0, hi: 1.0 });
+    let Some(sound) = Extent::of(sound).filter(|sound| sound.width() > 0.0) else { return all };
+    let margin = sound.padded(0.12, 0.12);
+    Extent { lo: all.lo.max(margin.lo), hi: all.hi.min(margin.hi) }
+}
+
+/// Whether every cell at `theta` has a finding.
+fn is_vacuous(cells: &[&ExitCell], theta: f64) -> bool {
+    let mut here = cells.iter().filter(|cell| cell.theta.total_cmp(&theta).is_eq()).peekable();
+    here.peek().is_some() && here.all(|cell| cell.lint.is_some())
+}
+
+/// Strips around the θ at which every cell has a finding, up to half-way to the next θ.
+fn hatching(cells: &[&ExitCell], thetas: &[f64]) -> Vec<Mark> {
+    let mut strips: Vec<(f64, f64)> = Vec::new();
+    for (at, theta) in thetas.iter().enumerate().filter(|(_, theta)| is_vacuous(cells, **theta)) {
+        let from = at.checked_sub(1).map_or(f64::MIN, |before| f64::midpoint(thetas[before], *theta));
+        let to = thetas.get(at + 1).map_or(f64::MAX, |after| f64::midpoint(*after, *theta));
+        match strips.last_mut() {
+            Some(last) if last.1.total_cmp(&from).is_eq() => last.1 = to,
+            _ => strips.push((from, to)),
+        }
+    }
+    strips.into_iter().map(|(from, to)| Mark::Hatched { from, to }).collect()
+}
+
+fn captions(results: &Results, cells: &[ExitCell], facets_left: usize, limits_left: usize) -> Vec<String> {
+    let sequences = caption::sequences_of(results, cells.iter().map(|cell| cell.row));
+    let mut lines = vec![caption::opening(results, &METRICS, sequences)];
+    let mut second = String::new();
+    if Reader::new(&results.cells, "skip_rate_lo").has_any() {
+        second.push_str(caption::BAND);
+        second.push(' ');
+    }
+    second.push_str("\u{201c}Same next token\u{201d} compares with the last layer at each position of the recorded text; it is not the accuracy of answers.");
+    if facets_left > 0 {
+        second.push_str(&format!(" {facets_left} more lenses or sources are in the table only."));
+    }
+    if limits_left > 0 {
+        second.push_str(&format!(" {limits_left} more values of \u{3b5} are in the table only."));
+    }
+    lines.push(second);
+    let off_axis = off_axis(cells);
+    if !off_axis.is_empty() {
+        let what = clipped(&off_axis.join("; "), 160);
+        lines.push(format!("Off the axis, because vacuous: {what}."));
+    }
+    let findings: BTreeSet<&str> = cells.iter().filter_map(|cell| cell.lint.as_deref()).collect();
+    if !findings.is_empty() {
+        let some: Vec<String> =
+            findings.iter().take(2).map(|text| format!("\u{201c}{}\u{201d}", clipped(text, 140))).collect();
+        let more = if findings.len() > 2 {
+            format!(" and {} more kinds", findings.len() - 2)
+        } else {
+            String::new()
+        };
+        lines.push(format!("Findings: {}{more}.", some.join("; ")));
+    }
+    lines
+}
+
+/// The θ that the panel of their lens does not show.
+fn off_axis(cells: &[ExitCell]) -> Vec<String> {
+    let facets: BTreeSet<&str> = cells.iter().map(|cell| cell.facet.as_str()).collect();
+    let of_facet = |facet: &&str| {
+        let cells: Vec<&ExitCell> = cells.iter().filter(|cell| cell.facet == **facet).collect();
+        let thetas = distinct(cells.iter().map(|cell| cell.theta));
+        let shown = sound_range(&cells, &thetas);
+        let hidden = thetas.iter().filter(|theta| **theta < shown.lo || **theta > shown.hi);
+        let hidden: Vec<String> = hidden.map(|theta| plain(*theta, 4)).collect();
+        (!hidden.is_empty()).then(|| format!("\u{3b8} = {} ({facet})", hidden.join(", ")))
+    };
+    facets.iter().filter_map(of_facet).collect()
+}
+
+fn described(results: &Results, cells: &[ExitCell], facets: &[&str]) -> String {
+    let column = |name: &str| Reader::new(&results.cells, name);
+    let (skip, agreement) = (column("skip_rate"), column("exit_agreement"));
+    let one = |facet: &&str| {
+        let of_facet = || cells.iter().filter(|cell| cell.facet == **facet);
+        let skips = Extent::of(of_facet().filter_map(|cell| skip.number(cell.row)))?;
+        let mut text = format!(
+            "{facet}: layers skipped from {} to {}",
+            significant(skips.lo, 3),
+            significant(skips.hi, 3)
+        );
+        if let Some(agreements) = Extent::of(of_facet().filter_map(|cell| agreement.number(cell.row))) {
+            text.push_str(&format!(
+                ", same next token from {} to {}",
+                significant(agreements.lo, 3),
+                significant(agreements.hi, 3)
+            ));
+        }
+        Some(text + ".")
+    };
+    facets.iter().filter_map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn behind(results: &Results, cells: &[ExitCell]) -> Behind {
+    let column = |name: &str| Reader::new(&results.cells, name);
+    let (skip, skip_lo, skip_hi) = (column("skip_rate"), column("skip_rate_lo"), column("skip_rate_hi"));
+    let (same, same_lo, same_hi) =
+        (column("exit_agreement"), column("exit_agreement_lo"), column("exit_agreement_hi"));
+    let layers = column("mean_layers_run");
+    let names = [
+        "lens",
+        "theta",
+        "epsilon",
+        "unit",
+        "skip_rate",
+        "skip_rate_lo",
+        "skip_rate_hi",
+        "exit_agreement",
+        "exit_agreement_lo",
+        "exit_agreement_hi",
+        "mean_layers_run",
+        "lint",
+        "cell",
+    ];
+    let mut table = Behind::new(&names);
+    for cell in cells {
+        let number = |reader: Reader<'_>| reader.number(cell.row).into();
+        table.row([
+            cell.facet.as_str().into(),
+            cell.theta.into(),
+            cell.epsilon.into(),
+            cell.unit.into(),
+            number(skip),
+            number(skip_lo),
+            number(skip_hi),
+            number(same),
+            number(same_lo),
+            number(same_hi),
+            number(layers),
+            cell.lint.as_deref().unwrap_or_default().into(),
+            cell.cell.as_str().into(),
+        ]);
+    }
+    table
+}
