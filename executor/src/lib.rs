@@ -1,1 +1,36 @@
-//! Placeholder while the crate is being written.
+//! Reference executor of kvlab: runs a decoder on ONNX Runtime and records what policies need.
+//!
+//! Data flow: [`setup`] finds or fetches the ONNX Runtime library and a model file; [`Model::load`] reads the weights
+//! (GGUF or safetensors) and makes one session per layer and one for the output head; a [`Decoder`] runs a sequence with a
+//! cache that keeps original positions, lets every layer and key-value head keep its own rows, taps states, looks through
+//! the logit lens, and can stop at any layer.
+//!
+//! Not responsible for policies, for the trace format, or for printing: news goes to a [`Progress`].
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+mod decode;
+mod error;
+mod family;
+mod gguf;
+mod graph;
+mod model;
+mod progress;
+mod rope;
+mod runtime;
+pub mod setup;
+mod text;
+mod weights;
+
+pub use decode::{
+    BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, LayerCache, LayerDone, LensFacts,
+    LensOptions, Pass, Quantity, RawLens, Taps, TopToken,
+};
+pub use error::ExecutorError;
+pub use family::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, TinySpec};
+pub use gguf::{Array, GgufError, GgufErrorKind, GgufFile, TensorInfo, TensorType, Value};
+pub use model::{LoadOptions, Model, ModelIdentity};
+pub use progress::{Progress, Quiet};
+pub use runtime::{Provider, ProviderChoice, RuntimeError, RuntimeReport};
+pub use text::{ChatMessage, ChatTemplate, TextCodec, TextError};

@@ -1,0 +1,20 @@
+//! Running a decoder: batch 1, a cache with original positions, taps, logit lens, exit at a layer.
+//!
+//! Responsible for one sequence at a time. Not responsible for what is kept (a policy says so through
+//! [`Decoder::retain`]), nor for where tapped arrays go.
+
+mod cache;
+mod decoder;
+mod error;
+mod exp;
+mod facts;
+mod head;
+mod pass;
+
+pub use cache::{KvCache, LayerCache};
+pub use decoder::{Decoder, Flow, LayerDone};
+pub use error::{BadLogits, DecodeError, Quantity};
+pub use facts::{Distribution, TopToken};
+pub(crate) use head::NewHead;
+pub use head::{Head, LensFacts, LensOptions, RawLens};
+pub use pass::{Pass, Taps};

@@ -1,0 +1,43 @@
+//! The error of the crate: one variant per room.
+
+use crate::{
+    decode::DecodeError, family::ModelError, runtime::RuntimeError, setup::SetupError, text::TextError,
+};
+
+/// Why the executor stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecutorError {
+    /// Finding or fetching.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// ONNX Runtime.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The model's files.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Texts and chats.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// Decoding.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+impl ExecutorError {
+    /// The one thing to do about it, where there is one, for the command line to print.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::Setup(error) => Some(error.remedy()),
+            Self::Runtime(RuntimeError::Load { .. } | RuntimeError::TooOld { .. }) => {
+                Some("leave out --ort-lib and ORT_DYLIB_PATH, and run `kvlab setup`".to_owned())
+            }
+            Self::Runtime(RuntimeError::CudaUnavailable { .. }) => {
+                Some("use --ep cpu, or --ep auto".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! All contact with ONNX Runtime: the process-wide environment, sessions, values. No other file names `ort`.
+//!
+//! The library is loaded once per process, from a path that was checked before, and with one pool of threads for all
+//! sessions. Which library and how many threads is decided by whoever comes first; a different wish later is an error.
+
+use std::{
+    num::NonZeroUsize,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use ort::{
+    environment::{Environment, GlobalThreadPoolOptions},
+    ep,
+    logging::LogLevel,
+    memory::Allocator,
+    session::{
+        OutputSelector, RunOptions, Session as OrtSession, SessionInputValue,
+        builder::{GraphOptimizationLevel, SessionBuilder},
+    },
+    value::{DynValue, Tensor as OrtTensor, TensorRef},
+};
+use serde::Serialize;
+
+use crate::{
+    graph::{self, BuiltGraph},
+    setup::{LibraryFile, RUNTIME_MINOR_NEEDED},
+};
+
+/// Which execution provider is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderChoice {
+    /// CUDA if it works, else the CPU, with the reason.
+    #[default]
+    Auto,
+    /// CUDA or an error.
+    Cuda,
+    /// The CPU.
+    Cpu,
+}
+
+/// Which execution provider runs the sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provider {
+    /// NVIDIA GPU.
+    Cuda,
+    /// Processor.
+    Cpu,
+}
+
+/// What the sessions run on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuntimeReport {
+    /// The library that was loaded.
+    pub library: PathBuf,
+    /// Its version, when its name carries one.
+    pub version: Option<String>,
+    /// The library's own description of its build.
+    pub build: String,
+    /// Threads within an operator.
+    pub threads: usize,
+    /// The provider asked for.
+    pub asked: ProviderChoice,
+    /// The provider that runs.
+    pub provider: Provider,
+    /// Why `auto` did not take CUDA.
+    pub fallback_reason: Option<String>,
+}
+
+/// What ONNX Runtime refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The library cannot be loaded.
+    #[error("failed to load the ONNX Runtime library {}: {why}", path.display())]
+    Load {
+        /// The library.
+        path: PathBuf,
+        /// The loader's reason.
+        why: String,
+    },
+    /// The library is too old.
+    #[error("failed to use the ONNX Runtime library {}: its version is {found}, needed is 1.{RUNTIME_MINOR_NEEDED} or newer", path.display())]
+    TooOld {
+        /// The library.
+        path: PathBuf,
+        /// Its version.
+        found: String,
+    },
+    /// The process already runs with another library.
+    #[error("failed to load the ONNX Runtime library {}: this process already runs with {}", asked.display(), running.display())]
+    OtherLibrary {
+        /// The library asked for now.
+        asked: PathBuf,
+        /// The one that runs.
+        running: PathBuf,
+    },
+    /// The process already runs with another number of threads.
+    #[error("failed to use {asked} threads: this process already runs with {running}")]
+    OtherThreads {
+        /// Threads asked for now.
+        asked: usize,
+        /// Threads that run.
+        running: usize,
+    },
+    /// CUDA was asked for and does not work.
+    #[error("failed to use CUDA: {why}")]
+    CudaUnavailable {
+        /// The runtime's reason.
+        why: String,
+    },
+    /// A call failed.
+    #[error("failed to {action}: {why}")]
+    Call {
+        /// What was tried.
+        action: &'static str,
+        /// The runtime's message.
+        why: String,
+    },
+    /// An output has another shape or type than its graph says.
+    #[error("failed to read output {output:?} of a session: {why}")]
+    Output {
+        /// The output.
+        output: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl RuntimeError {
+    fn call<R>(action: &'static str) -> impl FnOnce(ort::Error<R>) -> Self {
+        move |error| Self::Call { action, why: error.message().to_owned() }
+    }
+}
+
+/// The one environment of the process.
+struct Running {
+    environment: Environment,
+    library: LibraryFile,
+    threads: usize,
+}
+
+static RUNNING: OnceLock<Running> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Starts the environment, or checks that the running one is the one asked for.
+fn running(library: &LibraryFile, threads: NonZeroUsize) -> Result<&'static Running, RuntimeError> {
+    // The lock guards nothing but the moment of starting.
+    let _guard = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let threads = threads.get();
+    if let Some(running) = RUNNING.get() {
+        if running.library.path != library.path {
+            let running = running.library.path.clone();
+            return Err(RuntimeError::OtherLibrary { asked: library.path.clone(), running });
+        }
+        if running.threads != threads {
+            return Err(RuntimeError::OtherThreads { asked: threads, running: running.threads });
+        }
+        return Ok(running);
+    }
+    let builder = ort::init_from(&library.path).map_err(|error| load_error(library, &error))?;
+    let pool = GlobalThreadPoolOptions::default()
+        .with_intra_threads(threads)
+        .and_then(|pool| pool.with_inter_threads(1))
+        // Spinning threads fight with everything else on a small machine.
+        .and_then(|pool| pool.with_spin_control(false))
+        .map_err(RuntimeError::call("set up the thread pool"))?;
+    let environment = builder
+        .with_name("kvlab")
+        .with_telemetry(false)
+        .with_global_thread_pool(pool)
+        .build()
+        .map_err(RuntimeError::call("start ONNX Runtime"))?;
+    environment.set_log_level(LogLevel::Error);
+    Ok(RUNNING.get_or_init(|| Running { environment, library: library.clone(), threads }))
+}
+
+fn load_error(library: &LibraryFile, error: &ort::LoadDynamicError) -> RuntimeError {
+    let path = library.path.clone();
+    match error {
+        ort::LoadDynamicError::BadVersion { version_str, .. } => {
+            RuntimeError::TooOld { path, found: version_str.clone() }
+        }
+        ort::LoadDynamicError::MissingApi { .. } => {
+            RuntimeError::Load { path, why: "it does not export OrtGetApiBase".to_owned() }
+        }
+        ort::LoadDynamicError::Dlopen { error, .. } => RuntimeError::Load { path, why: error.to_string() },
+        other => RuntimeError::Load { path, why: other.to_string() },
+    }
+}
+
+/// Makes sessions on a chosen provider.
+#[derive(Clone)]
+pub(crate) struct Runtime {
+    running: &'static Running,
+    report: RuntimeReport,
+}
+
+impl Runtime {
+    /// Starts ONNX Runtime and chooses the provider, by trying it.
+    pub(crate) fn start(
+        library: &LibraryFile,
+        threads: NonZeroUsize,
+        asked: ProviderChoice,
+    ) -> Result<Self, RuntimeError> {
+        let running = running(library, threads)?;
+        let (provider, fallback_reason) = match asked {
+            ProviderChoice::Cpu => (Provider::Cpu, None),
+            ProviderChoice::Cuda | ProviderChoice::Auto => match try_cuda(&running.environment) {
+                Ok(()) => (Provider::Cuda, None),
+                Err(why) if asked == ProviderChoice::Auto => (Provider::Cpu, Some(why)),
+                Err(why) => return Err(RuntimeError::CudaUnavailable { why }),
+            },
+        };
+        let report = RuntimeReport {
+            library: library.path.clone(),
+            version: running.library.version.clone(),
+            build: ort::info().to_owned(),
+            threads: running.threads,
+            asked,
+            provider,
+            fallback_reason,
+        };
+        Ok(Self { running, report })
+    }
+
+    pub(crate) fn report(&self) -> &RuntimeReport {
+        &self.report
+    }
+
+    /// A session for a graph. The weights are copied by the runtime and need not be kept.
+    pub(crate) fn session(&self, graph: BuiltGraph) -> Result<Session, RuntimeError> {
+        let session = self.build(graph).map_err(RuntimeError::call("create a session"))?;
+        Ok(Session { session })
+    }
+
+    fn build(&self, graph: BuiltGraph) -> ort::Result<OrtSession> {
+        let mut builder = plain_builder(&self.running.environment)?;
+        if self.report.provider == Provider::Cuda {
+            cuda().register(&mut builder)?;
+        }
+        let weights: Arc<[u8]> = graph.weights.into();
+        let mut builder =
+            builder.with_external_initializer_file_in_memory(graph::WEIGHTS_LOCATION, weights)?;
+        builder.commit_from_memory(&graph.model)
+    }
+}
+
+fn plain_builder(environment: &Environment) -> ort::Result<SessionBuilder> {
+    let builder = OrtSession::builder(environment)?
+        .with_optimization_level(GraphOptimizationLevel::All)?
+        // Lengths differ from call to call, so patterns of the last call do not help.
+        .with_memory_pattern(false)?
+        // One arena per session would hold the largest pass of every layer for ever.
+        .with_execution_providers([ep::CPU::default().with_arena_allocator(false).build()])?;
+    Ok(builder)
+}
+
+fn cuda() -> ep::ExecutionProviderDispatch {
+    // Full f32 products, so that results are comparable with the CPU's.
+    ep::CUDA::default().with_tf32(false).build().error_on_failure()
+}
+
+/// Registers CUDA, then really runs a small session on it. Registration alone says nothing: without a driver it can
+/// succeed, and by default its failure is silent.
+fn try_cuda(environment: &Environment) -> Result<(), String> {
+    let attempt = || -> ort::Result<()> {
+        let mut builder = OrtSession::builder(environment)?;
+        cuda().register(&mut builder)?;
+        let mut session = builder.with_disable_cpu_fallback()?.commit_from_memory(&graph::probe())?;
+        let input = OrtTensor::from_array(([1_usize, 1], vec![1.0_f32]))?;
+        session.run(vec![(graph::io::ROWS, SessionInputValue::from(input))])?;
+        Ok(())
+    };
+    attempt().map_err(|error| error.message().to_owned())
+}
+
+/// An input of a session.
+pub(crate) enum Feed<'a> {
+    /// Numbers of ours, not empty.
+    View { shape: &'a [usize], data: &'a [f32] },
+    /// An output of an earlier run.
+    Held(&'a Tensor),
+}
+
+/// A graph ready to run.
+#[derive(Debug)]
+pub(crate) struct Session {
+    session: OrtSession,
+}
+
+impl Session {
+    /// Runs the graph and gives the outputs named, in that order.
+    pub(crate) fn run<const N: usize>(
+        &mut self,
+        inputs: &[(&'static str, Feed<'_>)],
+        outputs: [&'static str; N],
+    ) -> Result<[Tensor; N], RuntimeError> {
+        let failed = RuntimeError::call("run a session");
+        let taken = self.run_inner(inputs, &outputs).map_err(failed)?;
+        let mut tensors =
+            taken.into_iter().zip(outputs).map(|(value, name)| Tensor::from_output(value, name));
+        let mut next = || {
+            tensors.next().unwrap_or_else(|| {
+                Err(RuntimeError::Output { output: "next".to_owned(), why: "it did not come".to_owned() })
+            })
+        };
+        let mut results = Vec::with_capacity(N);
+        for _ in 0..N {
+            results.push(next()?);
+        }
+        results
+            .try_into()
+            .map_err(|_| RuntimeError::Output { output: outputs.concat(), why: "wrong number".to_owned() })
+    }
+
+    fn run_inner(
+        &mut self,
+        inputs: &[(&'static str, Feed<'_>)],
+        outputs: &[&'static str],
+    ) -> ort::Result<Vec<Option<DynValue>>> {
+        let mut values: Vec<(&str, SessionInputValue<'_>)> = Vec::with_capacity(inputs.len());
+        for (name, feed) in inputs {
+            let value = match feed {
+                Feed::View { shape, data } => TensorRef::from_array_view((*shape, *data))?.into(),
+                Feed::Held(tensor) => SessionInputValue::from(&tensor.value),
+            };
+            values.push((name, value));
+        }
+        let selected =
+            outputs.iter().fold(OutputSelector::no_default(), |selector, name| selector.with(*name));
+        let options = RunOptions::new()?.with_outputs(selected);
+        let mut results = self.session.run_with_options(values, &options)?;
+        Ok(outputs.iter().map(|name| results.remove(name)).collect())
+    }
+}
+
+/// An array of `f32` that the runtime holds.
+#[derive(Debug)]
+pub(crate) struct Tensor {
+    value: DynValue,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    /// Takes an array over.
+    pub(crate) fn new(shape: &[usize], data: Vec<f32>) -> Result<Self, RuntimeError> {
+        let failed = RuntimeError::call("make a value");
+        let value = if data.is_empty() {
+            // Allocated by the runtime, since an empty vector has no address to hand over.
+            OrtTensor::<f32>::new(&Allocator::default(), shape.to_vec()).map_err(failed)?
+        } else {
+            OrtTensor::from_array((shape.to_vec(), data)).map_err(failed)?
+        };
+        Ok(Self { value: value.into_dyn(), shape: shape.to_vec() })
+    }
+
+    fn from_output(value: Option<DynValue>, name: &'static str) -> Result<Self, RuntimeError> {
+        let wrong = |why: String| RuntimeError::Output { output: name.to_owned(), why };
+        let value = value.ok_or_else(|| wrong("it did not come".to_owned()))?;
+        let (shape, _) =
+            value.try_extract_tensor::<f32>().map_err(|error| wrong(error.message().to_owned()))?;
+        let shape = shape.iter().map(|size| usize::try_from(*size)).collect::<Result<Vec<_>, _>>();
+        let shape = shape.map_err(|_| wrong("a dimension is negative".to_owned()))?;
+        Ok(Self { value, shape })
+    }
+
+    /// Outermost first.
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Row-major.
+    pub(crate) fn data(&self) -> &[f32] {
+        let (_, data) = self.value.try_extract_tensor::<f32>().expect("it was read as f32 when it was made");
+        data
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("report", &self.report).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,12 @@
+//! Texts to tokens and back, and chats to texts.
+//!
+//! Responsible for tokenizers and chat templates that come with a model. Never adds a token that the model's own files do
+//! not ask for: a beginning-of-text token that a model was not trained with can ruin it.
+
+mod error;
+mod template;
+mod tokenizer;
+
+pub use error::TextError;
+pub use template::{ChatMessage, ChatTemplate};
+pub use tokenizer::TextCodec;

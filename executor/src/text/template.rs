@@ -1,0 +1,87 @@
+//! Chat templates: Jinja, with the whitespace rules that models' templates are written for.
+
+use minijinja::{Environment, Error, ErrorKind, Value, context, syntax::SyntaxConfig};
+use serde::Serialize;
+
+use super::error::TextError;
+
+const NAME: &str = "chat";
+
+/// One turn of a chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChatMessage {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+/// A chat template of a model.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    begin: String,
+    end: String,
+}
+
+impl ChatTemplate {
+    /// `begin` and `end` are the texts of the model's begin and end tokens, which templates may use.
+    pub(crate) fn new(source: String, begin: String, end: String) -> Result<Self, TextError> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .keep_trailing_newline(true)
+            .build()?;
+        environment.set_syntax(syntax);
+        environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, text))
+        });
+        environment.add_template_owned(NAME, source)?;
+        Ok(Self { environment, begin, end })
+    }
+
+    /// The text of a chat, ending where the assistant is to go on.
+    ///
+    /// # Errors
+    /// The template is wrong or refuses the chat.
+    pub fn format(&self, messages: &[ChatMessage]) -> Result<String, TextError> {
+        let template = self.environment.get_template(NAME)?;
+        let turn = |message: &ChatMessage| {
+            Value::from_pairs([("role", message.role.as_str()), ("content", message.content.as_str())])
+        };
+        let turns: Value = messages.iter().map(turn).collect();
+        let values = context! {
+            messages => turns,
+            add_generation_prompt => true,
+            bos_token => self.begin.as_str(),
+            eos_token => self.end.as_str(),
+        };
+        Ok(template.render(values)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_leave_no_lines_and_the_chat_ends_open() {
+        let source = "{% for message in messages %}\n<{{ message.role }}>{{ message.content }}\n{% endfor %}\n\
+                      {% if add_generation_prompt %}\n<assistant>{% endif %}";
+        let template = ChatTemplate::new(source.to_owned(), String::new(), String::new()).unwrap();
+        let say =
+            |role: &str, content: &str| ChatMessage { role: role.to_owned(), content: content.to_owned() };
+        let text = template.format(&[say("user", "hi"), say("assistant", "yes?")]).unwrap();
+        assert_eq!(text, "<user>hi\n<assistant>yes?\n<assistant>");
+    }
+
+    #[test]
+    fn a_template_may_refuse_a_chat() {
+        let template =
+            ChatTemplate::new("{{ raise_exception('no') }}".to_owned(), String::new(), String::new())
+                .unwrap();
+        assert!(template.format(&[]).unwrap_err().to_string().contains("no"));
+        assert!(ChatTemplate::new("{% for %}".to_owned(), String::new(), String::new()).is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! Tensors of a GGUF file.
+
+use std::path::Path;
+
+use super::{
+    names::Spelling,
+    source::{Matrix, TensorFile},
+};
+use crate::{family::ModelError, gguf::GgufFile};
+
+/// The tensors of one GGUF file.
+#[derive(Debug)]
+pub(crate) struct GgufTensors<'a>(pub(crate) &'a GgufFile);
+
+impl TensorFile for GgufTensors<'_> {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn spelling(&self) -> Spelling {
+        Spelling::Gguf
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Matrix>, ModelError> {
+        Ok(self.0.read(name)?.map(|(shape, data)| Matrix { shape, data }))
+    }
+}

@@ -1,0 +1,10 @@
+//! The executor against an independent implementation, and against itself.
+//!
+//! Expected numbers come from `tests/golden/forward` (made with another implementation: see ORIGIN.md there). Tests set up
+//! what they need by themselves and fail when it cannot be had.
+
+mod families;
+mod parity;
+mod setup;
+mod support;
+mod tiny;
