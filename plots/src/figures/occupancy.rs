@@ -114,7 +114,7 @@ fn lines(
     let diagonal = full.map_or(vec![(0.0, 0.0), (end, end)], |curve| curve.points.clone());
     let managed: Vec<&LengthCurve> = live.iter().filter(|curve| !curve.is_full()).collect();
     let mut has_thin = false;
-    for curve in allocated.iter().filter(|curve| !curve.is_full()) {
+    for curve in allocated.iter().filter(|curve| !curve.is_full()).take(MOST_CURVES) {
         let stroke = thin(curve.look(palette).stroke);
         panel.marks.push(Mark::Line { points: curve.points.clone(), stroke });
         has_thin = true;
@@ -123,16 +123,14 @@ fn lines(
         panel.marks.push(Mark::Across { y: budget, stroke: BUDGET_LINE });
     }
     panel.marks.push(Mark::Line { points: diagonal, stroke: DIAGONAL });
-    for (at, curve) in managed.iter().enumerate() {
+    for curve in managed.iter().take(MOST_CURVES) {
         let stroke = curve.look(palette).stroke;
         panel.marks.push(Mark::Line { points: curve.points.clone(), stroke });
-        if at < MOST_CURVES {
-            legend.push(Key { label: curve.name(), sample: Sample::Line { stroke, marker: None } });
-        }
+        legend.push(Key { label: curve.name(), sample: Sample::Line { stroke, marker: None } });
     }
     if managed.len() > MOST_CURVES {
         legend.push(Key {
-            label: format!("and {} more curves", managed.len() - MOST_CURVES),
+            label: format!("{} more in the table only", managed.len() - MOST_CURVES),
             sample: Sample::Blank,
         });
     }

@@ -7,7 +7,7 @@ use crate::figure::{Figure, Need, Outcome, Place, Section};
 use crate::number::{plain, significant};
 use crate::scene::{Axis, Extent, Key, Mark, Panel, Sample, Scene, TickRule, clipped};
 use crate::select::{caption, runs};
-use crate::theme::{CONTEXT, Dash, Palette, Stroke};
+use crate::theme::{Dash, Palette, Stroke};
 use kvlab_sim::results::Results;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,22 +93,21 @@ fn lines(panel: &mut Panel, curves: &[LengthCurve], palette: &Palette) -> Vec<Ke
         })
         .collect();
     let shown: BTreeSet<&str> = runs::foremost(&means, MOST_LOOKS, true);
-    let grey = Stroke { ink: CONTEXT, width: 0.7, dash: Dash::Solid };
     let mut legend = Vec::new();
-    let (mut under, mut above) = (Vec::new(), Vec::new());
+    let mut others = 0;
     for curve in curves {
         if !shown.contains(curve.labels[0].as_str()) {
-            under.push(Mark::Line { points: curve.points.clone(), stroke: grey });
+            others += 1;
             continue;
         }
         let look = curve.look(palette);
         // Dashes cannot be seen on a line with a point a token: sparse symbols tell such lines apart.
         let dash = if curve.is_full() { look.stroke.dash } else { Dash::Solid };
         let stroke = Stroke { width: 1.4, dash, ..look.stroke };
-        above.push(Mark::Line { points: curve.points.clone(), stroke });
+        panel.marks.push(Mark::Line { points: curve.points.clone(), stroke });
         let marker = (!curve.is_full()).then_some(look.marker);
         if let Some(marker) = marker {
-            above.push(Mark::Symbols {
+            panel.marks.push(Mark::Symbols {
                 points: sparse(&curve.points, legend.len()),
                 marker,
                 ink: stroke.ink,
@@ -116,13 +115,9 @@ fn lines(panel: &mut Panel, curves: &[LengthCurve], palette: &Palette) -> Vec<Ke
         }
         legend.push(Key { label: curve.name(), sample: Sample::Line { stroke, marker } });
     }
-    if !under.is_empty() {
-        legend.push(Key {
-            label: format!("{} more curves", under.len()),
-            sample: Sample::Line { stroke: grey, marker: None },
-        });
+    if others > 0 {
+        legend.push(Key { label: format!("{others} more in the table only"), sample: Sample::Blank });
     }
-    panel.marks = [under, above].concat();
     legend
 }
 

@@ -7,7 +7,6 @@ use super::{Dress, Frame, Key, Panel, Sample, Scene};
 use crate::scene::axis::Tick;
 use crate::theme::{Ink, LABEL_SIZE, MUTED, TEXT, TICK_SIZE, TITLE_SIZE, WARNING};
 
-const MARGIN: f64 = 12.0;
 const LINE: f64 = 16.0;
 const SAMPLE: f64 = 34.0;
 const MOST_KEYS: usize = 26;
@@ -53,6 +52,8 @@ pub(super) struct Place {
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) height: f64,
+    /// Free paper on all sides.
+    margin: f64,
     /// In the order of the scene's panels.
     pub(super) places: Vec<Place>,
     pub(super) labels: Vec<Label>,
@@ -63,40 +64,42 @@ pub(super) struct Layout {
 impl Layout {
     /// Finds a place for everything in `scene` on `frame`.
     pub(super) fn of(scene: &Scene, frame: Frame) -> Self {
-        let mut layout = Self { height: MARGIN, places: Vec::new(), labels: Vec::new(), samples: Vec::new() };
+        let margin = if frame.dress == Dress::Full { 12.0 } else { 2.0 };
+        let mut layout =
+            Self { height: margin, margin, places: Vec::new(), labels: Vec::new(), samples: Vec::new() };
         layout.head(scene, frame);
         let keys = shortened(&scene.legend);
         let beside = frame.width >= 600.0 && scene.columns < 3 && !keys.is_empty();
-        let legend_width = if beside { legend_width(&keys) } else { 0.0 };
-        let room = frame.width - 2.0 * MARGIN - if beside { legend_width + 18.0 } else { 0.0 };
+        let legend_width = if beside { legend_width(&keys, 196.0) } else { 0.0 };
+        let room = frame.width - 2.0 * margin - if beside { legend_width + 18.0 } else { 0.0 };
         let top = layout.height;
         layout.panels(scene, room, frame.width >= 600.0);
         let foot = layout.height;
         if beside {
             layout.height = top + 8.0;
-            let x = frame.width - MARGIN - legend_width;
+            let x = frame.width - margin - legend_width;
             layout.column(&keys, x, legend_width);
             layout.height = layout.height.max(foot);
         } else {
             layout.rows(&keys, room);
         }
         layout.caption(scene, frame);
-        layout.height = (layout.height + MARGIN).ceil();
+        layout.height = (layout.height + margin).ceil();
         layout
     }
 
     fn head(&mut self, scene: &Scene, frame: Frame) {
         const MARK: &str = "synthetic trace";
-        let right = frame.width - MARGIN;
+        let right = frame.width - self.margin;
         let mark_room = if scene.synthetic { width(MARK, LABEL_SIZE) + 16.0 } else { 0.0 };
         let first = self.height + LINE / 2.0;
         if scene.synthetic {
             self.label(MARK, (right, first), LABEL_SIZE, WARNING, Anchor::Right);
         }
         if frame.dress == Dress::Full {
-            for line in wrapped(&clean(&scene.title), TITLE_SIZE * 1.08, right - MARGIN - mark_room) {
+            for line in wrapped(&clean(&scene.title), TITLE_SIZE * 1.08, right - self.margin - mark_room) {
                 self.height += LINE + 2.0;
-                let at = (MARGIN, self.height - LINE / 2.0 - 2.0);
+                let at = (self.margin, self.height - LINE / 2.0 - 2.0);
                 self.label(&line, at, TITLE_SIZE, TEXT, Anchor::Left);
                 if let Some(title) = self.labels.last_mut() {
                     title.bold = true;
@@ -109,82 +112,45 @@ impl Layout {
     }
 
     fn panels(&mut self, scene: &Scene, room: f64, wide: bool) {
-        let count = scene.panels.len();
-        if count == 0 {
-            return;
-        }
-        let wanted = if wide { scene.columns } else { (scene.columns + 1) / 2 };
-        let columns = wanted.clamp(1, count);
-        let rows = count.div_ceil(columns);
-        let plot_height = match (wide, rows) {
-            (true, 1) if columns == 1 => 300.0,
-            (true, 1) => 220.0,
-            (true, 2) => 170.0,
-            (true, _) => 132.0,
-            (false, 1) => 220.0,
-            (false, _) => 128.0,
-        };
-        let one_y_label = count > 1 && all_equal(scene.panels.iter().map(|panel| panel.y.label.as_str()));
+        let Some(first) = scene.panels.first() else { return };
+        let one_y_label =
+            scene.panels.len() > 1 && all_equal(scene.panels.iter().map(|panel| panel.y.label.as_str()));
         let one_x_label = all_equal(scene.panels.iter().map(|panel| panel.x.label.as_str()));
         if one_y_label {
-            self.words(&scene.panels[0].y.label, MARGIN, room, MUTED);
+            self.words(&first.y.label, self.margin, room, MUTED);
             self.height += 4.0;
         }
-        let y_ticks: Vec<Vec<Tick>> =
-            scene.panels.iter().map(|panel| panel.y.ticks(plot_height, |_| TICK_SIZE * 1.5)).collect();
-        let gap = 18.0;
-        let cell_width = (room - gap * (columns as f64 - 1.0)) / columns as f64;
-        for row in 0..rows {
-            let of_row = row * columns..((row + 1) * columns).min(count);
+        let grid = Grid::of(scene, room, wide);
+        for row in 0..grid.rows {
+            let of_row = row * grid.columns..((row + 1) * grid.columns).min(scene.panels.len());
             let top = self.height;
-            let header = of_row
-                .clone()
-                .map(|at| {
-                    self.header(
-                        &scene.panels[at],
-                        (MARGIN + (at - row * columns) as f64 * (cell_width + gap), top),
-                        cell_width,
-                        one_y_label,
-                    )
-                })
-                .fold(0.0, f64::max);
+            let headers = of_row.clone().map(|at| {
+                let place = (self.margin + grid.left(at), top);
+                self.header(&scene.panels[at], place, grid.cell_width, one_y_label)
+            });
+            let header = headers.fold(0.0, f64::max);
             let mut foot = 0.0_f64;
             for at in of_row {
-                let column = at - row * columns;
-                let left = MARGIN + column as f64 * (cell_width + gap);
-                let same_column = (at % columns..count).step_by(columns);
-                let gutter = same_column
-                    .flat_map(|other| &y_ticks[other])
-                    .map(|tick| width(&tick.label, TICK_SIZE))
-                    .fold(0.0, f64::max)
-                    + 9.0;
-                let plot = Rect {
-                    x: left + gutter,
-                    y: top + header,
-                    width: (cell_width - gutter - 8.0).max(20.0),
-                    height: plot_height,
-                };
-                let x_ticks = scene.panels[at].x.ticks(plot.width, |text| width(text, TICK_SIZE));
-                let labelled = !scene.share_x || at + columns >= count;
+                let panel = &scene.panels[at];
+                let plot = grid.plot(at, self.margin, top + header);
+                let x_ticks = panel.x.ticks(plot.width, |text| width(text, TICK_SIZE));
+                let labelled = !scene.share_x || at + grid.columns >= scene.panels.len();
+                self.tick_labels(plot, &x_ticks, &grid.y_ticks[at], labelled);
                 foot = foot.max(if labelled { LINE + 6.0 } else { 8.0 });
-                self.tick_labels(plot, &x_ticks, &y_ticks[at], labelled);
                 if !one_x_label {
-                    self.label(
-                        &fitted(&scene.panels[at].x.label, TICK_SIZE, cell_width),
-                        (plot.x + plot.width, plot.y + plot.height + LINE * 1.5 + 5.0),
-                        TICK_SIZE,
-                        MUTED,
-                        Anchor::Right,
-                    );
+                    let text = fitted(&panel.x.label, TICK_SIZE, grid.cell_width);
+                    let place = (plot.x + plot.width, plot.y + plot.height + LINE * 1.5 + 5.0);
+                    self.label(&text, place, TICK_SIZE, MUTED, Anchor::Right);
                     foot = foot.max(LINE * 2.0 + 6.0);
                 }
-                self.places.push(Place { plot, x_ticks, y_ticks: y_ticks[at].clone() });
+                self.places.push(Place { plot, x_ticks, y_ticks: grid.y_ticks[at].clone() });
             }
-            self.height = top + header + plot_height + foot + if row + 1 < rows { 6.0 } else { 0.0 };
+            let gap = if row + 1 < grid.rows { 6.0 } else { 0.0 };
+            self.height = top + header + grid.plot_height + foot + gap;
         }
         if one_x_label {
-            let left = self.places.first().map_or(MARGIN, |place| place.plot.x);
-            self.words(&scene.panels[0].x.label, left, room - (left - MARGIN), MUTED);
+            let left = self.places.first().map_or(self.margin, |place| place.plot.x);
+            self.words(&first.x.label, left, room - (left - self.margin), MUTED);
         }
     }
 
@@ -236,17 +202,14 @@ impl Layout {
             return;
         }
         self.height += 10.0;
-        let each = legend_width(keys).min(room);
-        let columns = (1..=4_u32)
-            .rev()
-            .find(|columns| f64::from(*columns) * each <= room)
-            .map_or(1, |columns| columns as usize);
+        let each = legend_width(keys, 330.0).min(room);
+        let columns = (1..=4).rev().find(|columns| real(*columns) * each <= room).unwrap_or(1);
         for row in keys.chunks(columns) {
             let top = self.height;
             let mut foot = top;
             for (column, key) in row.iter().enumerate() {
                 self.height = top;
-                self.key(key, MARGIN + column as f64 * each, each);
+                self.key(key, self.margin + real(column) * each, each);
                 foot = foot.max(self.height);
             }
             self.height = foot + 3.0;
@@ -269,8 +232,8 @@ impl Layout {
         }
         self.height += 10.0;
         for paragraph in &scene.caption {
-            for line in wrapped(&clean(paragraph), TICK_SIZE, frame.width - 2.0 * MARGIN) {
-                self.label(&line, (MARGIN, self.height + LINE / 2.0), TICK_SIZE, MUTED, Anchor::Left);
+            for line in wrapped(&clean(paragraph), TICK_SIZE, frame.width - 2.0 * self.margin) {
+                self.label(&line, (self.margin, self.height + LINE / 2.0), TICK_SIZE, MUTED, Anchor::Left);
                 self.height += LINE - 1.0;
             }
         }
@@ -288,13 +251,62 @@ impl Layout {
     }
 }
 
+/// Panels in rows and columns.
+struct Grid {
+    columns: usize,
+    rows: usize,
+    plot_height: f64,
+    cell_width: f64,
+    /// By panel.
+    y_ticks: Vec<Vec<Tick>>,
+}
+
+impl Grid {
+    const GAP: f64 = 18.0;
+
+    fn of(scene: &Scene, room: f64, wide: bool) -> Self {
+        let wanted = if wide { scene.columns } else { scene.columns.div_ceil(2) };
+        let columns = wanted.clamp(1, scene.panels.len().max(1));
+        let rows = scene.panels.len().div_ceil(columns);
+        let plot_height = match (wide, rows) {
+            (true, 1) if columns == 1 => 300.0,
+            (_, 1) => 220.0,
+            (true, 2) => 170.0,
+            (true, _) => 132.0,
+            (false, _) => 128.0,
+        };
+        let gaps = Self::GAP * (real(columns) - 1.0);
+        let y_ticks =
+            scene.panels.iter().map(|panel| panel.y.ticks(plot_height, |_| TICK_SIZE * 1.5)).collect();
+        Self { columns, rows, plot_height, cell_width: (room - gaps) / real(columns), y_ticks }
+    }
+
+    /// Where the column of panel `at` begins, from the left margin.
+    fn left(&self, at: usize) -> f64 {
+        real(at % self.columns) * (self.cell_width + Self::GAP)
+    }
+
+    /// The plot area of panel `at`; those of one column stand exactly below each other.
+    fn plot(&self, at: usize, margin: f64, y: f64) -> Rect {
+        let of_column = self.y_ticks.iter().skip(at % self.columns).step_by(self.columns);
+        let gutter = of_column.flatten().map(|tick| width(&tick.label, TICK_SIZE)).fold(0.0, f64::max) + 9.0;
+        let plot_width = (self.cell_width - gutter - 8.0).max(20.0);
+        Rect { x: margin + self.left(at) + gutter, y, width: plot_width, height: self.plot_height }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of panels and legend columns")]
+fn real(count: usize) -> f64 {
+    count as f64
+}
+
 fn all_equal<'a>(mut texts: impl Iterator<Item = &'a str>) -> bool {
     texts.next().is_none_or(|first| texts.all(|text| text == first))
 }
 
-fn legend_width(keys: &[Key]) -> f64 {
+fn legend_width(keys: &[Key], most: f64) -> f64 {
     let widest = keys.iter().map(|key| width(&clean(&key.label), LABEL_SIZE)).fold(0.0, f64::max);
-    (widest + SAMPLE + 10.0).clamp(110.0, 196.0)
+    (widest + SAMPLE + 10.0).clamp(110.0, most)
 }
 
 /// The legend with its end replaced by a count when it is too long for a page.

@@ -78,8 +78,6 @@ pub(crate) struct Key {
 pub(crate) enum Sample {
     /// A line, with a symbol when the series has one.
     Line { stroke: Stroke, marker: Option<Marker> },
-    /// A pale surface.
-    Band { ink: Ink },
     /// A filled bar.
     Bar { ink: Ink },
     /// A hatched surface.

@@ -118,9 +118,7 @@ fn paint_mark(paper: &Paper<'_>, chart: &mut Chart<'_, '_>, panel: &Panel, mark:
         Mark::Band { points, ink } => {
             let edge = |pick: fn(&(f64, f64, f64)) -> f64| -> Vec<Point> {
                 let raw: Vec<Point> = points.iter().map(|point| (point.0, pick(point))).collect();
-                let clamped =
-                    units(x, y, &raw).into_iter().map(|(x, y)| (x, y.clamp(0.0, 1.0))).collect::<Vec<_>>();
-                polyline::thinned(&clamped, MOST_COLUMNS)
+                polyline::thinned(&polyline::pressed_inside(&units(x, y, &raw)), MOST_COLUMNS)
             };
             let mut outline = edge(|point| point.1);
             outline.extend(edge(|point| point.2).into_iter().rev());
@@ -233,9 +231,6 @@ fn paint_sample(paper: &Paper<'_>, sample: Sample, x: f64, y: f64) -> Drawn {
                 Some(marker) => paint_marker(paper, (i32::midpoint(left, right), middle), marker, stroke.ink),
                 None => Ok(()),
             }
-        }
-        Sample::Band { ink } => {
-            paper.draw(&Rectangle::new([low, high], rgb(ink).mix(BAND_OPACITY * 1.6).filled()))
         }
         Sample::Bar { ink } => paper.draw(&Rectangle::new([low, high], rgb(ink).mix(0.85).filled())),
         Sample::Hatched => paint_hatching(paper, low, high),

@@ -3,8 +3,15 @@
 /// A point of the panel: both coordinates run from 0 to 1.
 pub(super) type Point = (f64, f64);
 
-/// The parts of the line inside `0 ≤ y ≤ 1`. Points outside are replaced by where the line crosses the border.
+/// The parts of the line inside the panel. Points outside are replaced by where the line crosses the border.
 pub(super) fn inside(points: &[Point]) -> Vec<Vec<Point>> {
+    let swapped = |points: &[Point]| points.iter().map(|(x, y)| (*y, *x)).collect::<Vec<Point>>();
+    let between_sides = inside_strip(&swapped(points));
+    between_sides.iter().flat_map(|part| inside_strip(&swapped(part))).collect()
+}
+
+/// The parts of the line inside `0 ≤ y ≤ 1`.
+fn inside_strip(points: &[Point]) -> Vec<Vec<Point>> {
     let mut parts: Vec<Vec<Point>> = Vec::new();
     let mut open: Vec<Point> = Vec::new();
     for (at, &point) in points.iter().enumerate() {
@@ -22,6 +29,14 @@ pub(super) fn inside(points: &[Point]) -> Vec<Vec<Point>> {
     }
     flush(&mut open, &mut parts);
     parts
+}
+
+/// The edge of a band between the sides of the panel; above and below it is pressed flat.
+pub(super) fn pressed_inside(points: &[Point]) -> Vec<Point> {
+    let swapped: Vec<Point> = points.iter().map(|(x, y)| (*y, *x)).collect();
+    // In order of x, a line has one part between the sides.
+    let part = inside_strip(&swapped).into_iter().next().unwrap_or_default();
+    part.into_iter().map(|(y, x)| (x, y.clamp(0.0, 1.0))).collect()
 }
 
 fn flush(open: &mut Vec<Point>, parts: &mut Vec<Vec<Point>>) {
@@ -129,6 +144,12 @@ mod tests {
         let parts = inside(&[(0.0, 0.5), (0.25, 1.5), (0.75, 1.5), (1.0, 0.5)]);
         assert_eq!(parts.len(), 2);
         assert_eq!(parts[1].last(), Some(&(1.0, 0.5)));
+    }
+
+    #[test]
+    fn a_line_that_runs_past_the_side_ends_there() {
+        assert_eq!(inside(&[(0.5, 0.5), (1.5, 0.5)]), vec![vec![(0.5, 0.5), (1.0, 0.5)]]);
+        assert_eq!(pressed_inside(&[(0.5, 0.5), (1.5, 2.5)]), vec![(0.5, 0.5), (1.0, 1.0)]);
     }
 
     #[test]

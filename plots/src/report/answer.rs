@@ -1,0 +1,166 @@
+//! The answer in about three sentences, with numbers from the tables. It never speaks of accuracy.
+
+use super::html::short;
+use crate::figures::{ExitCell, exit_cells};
+use crate::number::{count, percent, plain, significant};
+use crate::select::{Curve, Point, Reader, curves, runs};
+use kvlab_sim::results::Results;
+
+/// A next token that stays the same at that share of positions counts as safe enough to be quoted.
+const AGREEMENT: f64 = 0.95;
+
+/// HTML sentences; at least one.
+pub(super) fn sentences(results: &Results) -> Vec<String> {
+    let found: Vec<String> = [eviction(results), exit(results)].into_iter().flatten().collect();
+    if found.is_empty() {
+        return vec!["No cell of this study has a number to answer with; see the findings below.".to_owned()];
+    }
+    found.into_iter().chain([reach(results)]).collect()
+}
+
+/// Who keeps most attention mass at the smallest budget.
+fn eviction(results: &Results) -> Option<String> {
+    let all = runs::eviction_runs(results);
+    let found = curves(&results.cells, &all, "attn_mass_recall", "budget_tokens");
+    let points = || found.iter().flat_map(|curve| curve.points.iter().map(move |point| (curve, point)));
+    let active = |point: &Point| point.untriggered < point.cells;
+    let smallest =
+        points().filter(|(_, point)| active(point)).filter_map(|(_, point)| point.x).min_by(f64::total_cmp);
+    let Some(smallest) = smallest else {
+        return (!found.is_empty()).then(|| {
+            "No policy evicted anything at any budget: every sequence fits, so all policies equal the full cache here.".to_owned()
+        });
+    };
+    let mut here: Vec<(&Curve, &Point)> = points()
+        .filter(|(_, point)| point.x.is_some_and(|x| x.total_cmp(&smallest).is_eq()) && active(point))
+        .collect();
+    here.sort_by(|a, b| b.1.value.total_cmp(&a.1.value).then(a.0.label.cmp(&b.0.label)));
+    let (best, first) = here.first()?;
+    let mut text = format!(
+        "At the smallest budget, C = {} tokens per layer and KV head, <strong>{}</strong> keeps the most of the full cache\u{2019}s \
+         attention mass: {} (proxy",
+        plain(smallest, 4),
+        short(&best.label, 60),
+        with_interval(first)
+    );
+    if first.seeds > 1 {
+        text.push_str(&format!(", mean of {} seeds", first.seeds));
+    }
+    text.push(')');
+    match here.get(1) {
+        None => text.push_str("; it is the only policy that evicted at this budget."),
+        Some((next, second)) => {
+            text.push_str(&format!(
+                ", against {} for {}, the next best. ",
+                with_interval(second),
+                short(&next.label, 60)
+            ));
+            text.push_str(comparison(first, second));
+        }
+    }
+    if let Some((last, point)) = here.last().filter(|_| here.len() > 2) {
+        text.push_str(&format!(
+            " The least is kept by {}: {}.",
+            short(&last.label, 60),
+            with_interval(point)
+        ));
+    }
+    Some(text)
+}
+
+fn with_interval(point: &Point) -> String {
+    match point.interval {
+        Some((lo, hi)) => {
+            format!("{} [{}, {}]", significant(point.value, 3), significant(lo, 3), significant(hi, 3))
+        }
+        None => significant(point.value, 3),
+    }
+}
+
+fn comparison(first: &Point, second: &Point) -> &'static str {
+    match (first.interval, second.interval) {
+        _ if first.value.total_cmp(&second.value).is_eq() => "The two are equal.",
+        (Some((lo, _)), Some((_, hi))) if lo <= hi => {
+            "Their intervals overlap, so this study does not settle which of the two is better."
+        }
+        (Some(_), Some(_)) => "Their intervals do not overlap.",
+        _ => "There are no intervals to tell whether the difference is more than chance.",
+    }
+}
+
+/// How many layers can be skipped while the next token mostly stays.
+fn exit(results: &Results) -> Option<String> {
+    let column = |name: &str| Reader::new(&results.cells, name);
+    let (skip, agreement) = (column("skip_rate"), column("exit_agreement"));
+    let all = exit_cells(results);
+    let mut sound: Vec<(&ExitCell, f64, f64)> = all
+        .iter()
+        .filter(|cell| cell.lint.is_none())
+        .filter_map(|cell| Some((cell, skip.number(cell.row)?, agreement.number(cell.row)?)))
+        .collect();
+    if sound.is_empty() {
+        return (!all.is_empty())
+            .then(|| "Every exit threshold of this study is vacuous; see the findings.".to_owned());
+    }
+    let reached = sound.iter().any(|(_, _, agreement)| *agreement >= AGREEMENT);
+    if reached {
+        sound.retain(|(_, _, agreement)| *agreement >= AGREEMENT);
+        sound.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.2.total_cmp(&a.2)));
+    } else {
+        sound.sort_by(|a, b| b.2.total_cmp(&a.2).then(b.1.total_cmp(&a.1)));
+    }
+    let (cell, skip, agreement) = sound.first()?;
+    let numbers = format!(
+        "<strong>{}</strong> of layers are skipped{} and the token predicted at the exit layer is the last layer\u{2019}s at \
+         <strong>{}</strong> of positions{} (decision)",
+        percent(*skip),
+        fraction(results, "skip_rate", cell.row),
+        percent(*agreement),
+        fraction(results, "exit_agreement", cell.row)
+    );
+    let at = format!(
+        "{}, {} ({}), {}",
+        cell.theta_text(),
+        cell.epsilon_text(),
+        if cell.unit == "nats" { "nats" } else { "shares of ln V" },
+        short(&cell.facet, 80)
+    );
+    Some(if reached {
+        format!(
+            "Leaving layers early: at {at}, {numbers}. No sound threshold skips more at an agreement of at least {}.",
+            percent(AGREEMENT)
+        )
+    } else {
+        format!(
+            "Leaving layers early: no sound threshold reaches an agreement of {}. The highest is at {at}: {numbers}.",
+            percent(AGREEMENT)
+        )
+    })
+}
+
+/// ` (312 of 8,200)` when both counts are there.
+fn fraction(results: &Results, rate: &str, row: usize) -> String {
+    let part = |suffix: &str| Reader::new(&results.cells, &format!("{rate}{suffix}")).int(row);
+    match (part("_num"), part("_den")) {
+        (Some(num), Some(den)) => format!(" ({} of {})", count(num), count(den)),
+        _ => String::new(),
+    }
+}
+
+/// What the numbers rest on, and what they do not say.
+fn reach(results: &Results) -> String {
+    let sources = &results.manifest.sources;
+    let sequences: i64 = sources.iter().map(|source| i64::from(source.sequences)).sum();
+    let tokens: u64 = sources.iter().map(|source| source.tokens).sum();
+    let models: std::collections::BTreeSet<&str> =
+        sources.iter().map(|source| source.model.as_str()).collect();
+    let models: Vec<String> = models.into_iter().map(|model| short(model, 60)).collect();
+    let word = if sequences == 1 { "sequence" } else { "sequences" };
+    format!(
+        "All of this rests on {} recorded {word} ({} tokens) of {}. It says what policies keep and skip; it does not say \
+         whether answers stay right.",
+        count(sequences),
+        count(i64::try_from(tokens).unwrap_or(i64::MAX)),
+        if models.is_empty() { "an unnamed model".to_owned() } else { models.join(", ") }
+    )
+}
