@@ -46,18 +46,26 @@ impl Admission {
 
     /// What happens to `req` when it arrives now.
     pub(super) fn judge(&self, req: ReqId) -> Verdict {
-        let Some(capacity) = self.capacity else { return Verdict::Admit };
+        let Some(capacity) = self.capacity else {
+            return Verdict::Admit;
+        };
         let needed = self.needed(req);
         if needed > u64::from(capacity) {
             return Verdict::Refuse { capacity };
         }
         let unreserved = u64::from(capacity) - self.total;
-        if self.waiting.is_empty() && needed <= unreserved { Verdict::Admit } else { Verdict::Wait { unreserved } }
+        if self.waiting.is_empty() && needed <= unreserved {
+            Verdict::Admit
+        } else {
+            Verdict::Wait { unreserved }
+        }
     }
 
     /// Those in the waiting line, from its head, that fit once `leaving` is gone.
     pub(super) fn next_after(&self, leaving: ReqId) -> Vec<ReqId> {
-        let Some(capacity) = self.capacity else { return Vec::new() };
+        let Some(capacity) = self.capacity else {
+            return Vec::new();
+        };
         let gone = self.reserved.get(&leaving).copied().unwrap_or(0);
         let mut unreserved = u64::from(capacity) - (self.total - gone);
         let fits = |&req: &ReqId| match unreserved.checked_sub(self.needed(req)) {

@@ -72,7 +72,8 @@ impl<'w> BranchTree<'w> {
         let Some(plan) = request.forks.iter().find(|fork| fork.child == child) else {
             return Err(BranchError::Unknown { branch: key });
         };
-        let node = Node { request, parent: Some(parent.branch), seen, len: plan.len, evictions: &plan.evictions };
+        let node =
+            Node { request, parent: Some(parent.branch), seen, len: plan.len, evictions: &plan.evictions };
         self.insert(key, node)
     }
 
@@ -91,7 +92,9 @@ impl<'w> BranchTree<'w> {
     /// When it does not run.
     pub fn take_eviction(&mut self, branch: BranchKey) -> Result<Option<&'w Eviction>, BranchError> {
         let node = self.node_mut(branch)?;
-        let Some((first, rest)) = node.evictions.split_first() else { return Ok(None) };
+        let Some((first, rest)) = node.evictions.split_first() else {
+            return Ok(None);
+        };
         node.evictions = rest;
         Ok(Some(first))
     }

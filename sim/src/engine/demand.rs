@@ -15,7 +15,10 @@ pub(super) struct Demand {
 }
 
 /// Demands of all requests.
-pub(super) fn demands(workload: &Workload, tracking: Tracking) -> Result<BTreeMap<ReqId, Demand>, WorkloadError> {
+pub(super) fn demands(
+    workload: &Workload,
+    tracking: Tracking,
+) -> Result<BTreeMap<ReqId, Demand>, WorkloadError> {
     workload.shape.check()?;
     if workload.block_tokens == 0 {
         return Err(WorkloadError::Zero { what: "block_tokens" });
@@ -67,7 +70,9 @@ fn branch_off<'w>(
     if lines.contains_key(&fork.child) {
         return Err(refuse("the branch exists already"));
     }
-    let Some(parent) = lines.get(&parent) else { return Err(refuse("its parent must be listed before it")) };
+    let Some(parent) = lines.get(&parent) else {
+        return Err(refuse("its parent must be listed before it"));
+    };
     if at_seen < request.prompt_len.max(parent.start) || at_seen > parent.len {
         return Err(refuse("a fork lies between the end of the prompt and the end of its parent"));
     }
@@ -82,7 +87,9 @@ impl Line<'_> {
     fn counts_at(&self, seen: u32) -> Vec<u64> {
         let (from, mut counts) = match self.evictions.iter().rev().find(|eviction| eviction.seen <= seen) {
             None => (self.start, self.counts.clone()),
-            Some(eviction) => (eviction.seen, (0..self.counts.len()).map(|at| eviction.kept.count(at)).collect()),
+            Some(eviction) => {
+                (eviction.seen, (0..self.counts.len()).map(|at| eviction.kept.count(at)).collect())
+            }
         };
         counts.iter_mut().for_each(|count| *count += u64::from(seen - from));
         counts
@@ -97,7 +104,12 @@ impl Line<'_> {
         for eviction in self.evictions {
             if eviction.seen <= seen || eviction.seen > self.len {
                 let from = seen.saturating_add(1);
-                return Err(WorkloadError::EvictionOrder { branch: self.key, seen: eviction.seen, from, len: self.len });
+                return Err(WorkloadError::EvictionOrder {
+                    branch: self.key,
+                    seen: eviction.seen,
+                    from,
+                    len: self.len,
+                });
             }
             counts.iter_mut().for_each(|count| *count += u64::from(eviction.seen - seen));
             seen = eviction.seen;
@@ -115,7 +127,8 @@ impl Line<'_> {
         eviction: &Eviction,
         counts: &mut [u64],
     ) -> Result<(), WorkloadError> {
-        let (branch, seen, expected, found) = (self.key, eviction.seen, counts.len(), eviction.kept.streams());
+        let (branch, seen, expected, found) =
+            (self.key, eviction.seen, counts.len(), eviction.kept.streams());
         if expected != found {
             return Err(WorkloadError::KeptSets { branch, seen, found, expected });
         }

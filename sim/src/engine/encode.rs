@@ -62,9 +62,13 @@ impl Record<'_> {
             Self::Waiting { req, needed_blocks, unreserved_blocks } => {
                 put!(out, 2, req, needed_blocks, unreserved_blocks);
             }
-            Self::Refused { req, needed_blocks, capacity_blocks } => put!(out, 3, req, needed_blocks, capacity_blocks),
+            Self::Refused { req, needed_blocks, capacity_blocks } => {
+                put!(out, 3, req, needed_blocks, capacity_blocks)
+            }
             Self::Forked { req, branch, parent, seen } => put!(out, 4, req, branch, parent, seen),
-            Self::PassDone { req, branch, kind, first, tokens } => put!(out, 5, req, branch, kind, first, tokens),
+            Self::PassDone { req, branch, kind, first, tokens } => {
+                put!(out, 5, req, branch, kind, first, tokens)
+            }
             Self::Stored { req, branch, kind, seen, live_entries, blocks } => {
                 put!(out, 6, req, branch, kind, seen, live_entries, blocks);
             }

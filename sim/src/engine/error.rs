@@ -115,7 +115,9 @@ pub enum WorkloadError {
         len: u32,
     },
     /// An eviction does not speak of every layer and KV head.
-    #[error("{branch}: the eviction after {seen} tokens has {found} kept sets where layers x KV heads is {expected}")]
+    #[error(
+        "{branch}: the eviction after {seen} tokens has {found} kept sets where layers x KV heads is {expected}"
+    )]
     KeptSets {
         /// The branch.
         branch: BranchKey,
@@ -127,7 +129,9 @@ pub enum WorkloadError {
         expected: usize,
     },
     /// More is kept than there is.
-    #[error("{branch} layer {layer} KV head {head}: the eviction after {seen} tokens keeps {kept} of {live} entries")]
+    #[error(
+        "{branch} layer {layer} KV head {head}: the eviction after {seen} tokens keeps {kept} of {live} entries"
+    )]
     KeptTooMany {
         /// The branch.
         branch: BranchKey,
@@ -143,7 +147,9 @@ pub enum WorkloadError {
         live: u64,
     },
     /// Positions are tracked, but an eviction only says how many entries stay.
-    #[error("{branch}: the eviction after {seen} tokens says how many entries stay but not which, and positions are tracked")]
+    #[error(
+        "{branch}: the eviction after {seen} tokens says how many entries stay but not which, and positions are tracked"
+    )]
     PositionsNeeded {
         /// The branch.
         branch: BranchKey,

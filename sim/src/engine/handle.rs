@@ -22,18 +22,37 @@ pub(super) struct State<'w> {
 /// One change, decided by a handler and made by [`super::apply`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effect {
-    Schedule { time: Nanos, event: Event },
+    Schedule {
+        time: Nanos,
+        event: Event,
+    },
     Report(Record<'static>),
     Admit(ReqId),
     Wait(ReqId),
     Refuse(ReqId),
-    Store { branch: BranchKey, pass: Pass },
+    Store {
+        branch: BranchKey,
+        pass: Pass,
+    },
     Evict(BranchKey),
-    Fork { parent: BranchKey, child: BranchId },
+    Fork {
+        parent: BranchKey,
+        child: BranchId,
+    },
     Release(BranchKey),
     /// The last branch of a request is gone.
     Settle(ReqId),
     Finish,
+}
+
+impl Effect {
+    /// Whether the ledger is another one afterwards.
+    pub(super) fn touches_ledger(&self) -> bool {
+        matches!(
+            self,
+            Self::Admit(_) | Self::Store { .. } | Self::Evict(_) | Self::Fork { .. } | Self::Release(_)
+        )
+    }
 }
 
 /// What a handler needs besides the state.
@@ -79,7 +98,12 @@ fn node<'s, 'w>(state: &'s State<'w>, key: EventKey, branch: BranchKey) -> Resul
     state.tree.node(branch).map_err(|source| EngineError::Branch { key, source })
 }
 
-fn request_arrived(state: &State<'_>, key: EventKey, req: ReqId, effects: &mut Effects) -> Result<(), EngineError> {
+fn request_arrived(
+    state: &State<'_>,
+    key: EventKey,
+    req: ReqId,
+    effects: &mut Effects,
+) -> Result<(), EngineError> {
     let Some(request) = state.requests.get(&req) else {
         let source = BranchError::Unknown { branch: BranchKey::root(req) };
         return Err(EngineError::Branch { key, source });
@@ -89,7 +113,11 @@ fn request_arrived(state: &State<'_>, key: EventKey, req: ReqId, effects: &mut E
     match state.admission.judge(req) {
         Verdict::Admit => admit(key, req, effects),
         Verdict::Wait { unreserved } => {
-            effects.push(Effect::Report(Record::Waiting { req, needed_blocks, unreserved_blocks: unreserved }));
+            effects.push(Effect::Report(Record::Waiting {
+                req,
+                needed_blocks,
+                unreserved_blocks: unreserved,
+            }));
             effects.push(Effect::Wait(req));
         }
         Verdict::Refuse { capacity } => {
@@ -122,7 +150,8 @@ fn step_due(
 ) -> Result<(), EngineError> {
     let node = node(state, key, branch)?;
     let soon = after(key, INSTANT)?;
-    let forks = node.request.forks.iter().filter(|fork| fork.parent == branch.branch && fork.at_seen == node.seen);
+    let forks =
+        node.request.forks.iter().filter(|fork| fork.parent == branch.branch && fork.at_seen == node.seen);
     let is_parent = forks.clone().next().is_some();
     for fork in forks {
         schedule(effects, soon, Event::BranchForked { parent: branch, child: fork.child });
@@ -152,7 +181,12 @@ fn next_pass(node: &Node<'_>, prefill_chunk: Option<Tokens>) -> Pass {
     Pass { kind: PassKind::Prefill, first, tokens: Tokens::new(to_prompt_end.min(to_eviction).min(chunk)) }
 }
 
-fn pass_finished(key: EventKey, branch: BranchKey, pass: Pass, effects: &mut Effects) -> Result<(), EngineError> {
+fn pass_finished(
+    key: EventKey,
+    branch: BranchKey,
+    pass: Pass,
+    effects: &mut Effects,
+) -> Result<(), EngineError> {
     let Pass { kind, first, tokens } = pass;
     let BranchKey { req, branch: id } = branch;
     effects.push(Effect::Report(Record::PassDone { req, branch: id, kind, first, tokens }));
@@ -181,13 +215,23 @@ fn tokens_arrived(
     Ok(())
 }
 
-fn branch_forked(key: EventKey, parent: BranchKey, child: BranchId, effects: &mut Effects) -> Result<(), EngineError> {
+fn branch_forked(
+    key: EventKey,
+    parent: BranchKey,
+    child: BranchId,
+    effects: &mut Effects,
+) -> Result<(), EngineError> {
     effects.push(Effect::Fork { parent, child });
     schedule(effects, key.time, Event::StepDue { branch: BranchKey { req: parent.req, branch: child } });
     Ok(())
 }
 
-fn release_due(state: &State<'_>, key: EventKey, branch: BranchKey, effects: &mut Effects) -> Result<(), EngineError> {
+fn release_due(
+    state: &State<'_>,
+    key: EventKey,
+    branch: BranchKey,
+    effects: &mut Effects,
+) -> Result<(), EngineError> {
     effects.push(Effect::Release(branch));
     if state.tree.of_request(branch.req).any(|other| other != branch) {
         return Ok(());

@@ -54,7 +54,11 @@ impl EventQueue {
         let key = EventKey::new(time, &event, self.scheduled);
         if let Some(last) = self.last.filter(|&last| key < last) {
             let detail = format!("{event:?} is scheduled at {key}");
-            return Err(EngineError::Invariant { rule: "no event is scheduled before the present one", key: last, detail });
+            return Err(EngineError::Invariant {
+                rule: "no event is scheduled before the present one",
+                key: last,
+                detail,
+            });
         }
         self.scheduled += 1;
         self.heap.push(Reverse(Entry { key, event }));
@@ -66,7 +70,9 @@ impl EventQueue {
     /// # Errors
     /// [`EngineError::Invariant`] when order is lost, which `push` rules out.
     pub fn pop(&mut self) -> Result<Option<(EventKey, Event)>, EngineError> {
-        let Some(Reverse(Entry { key, event })) = self.heap.pop() else { return Ok(None) };
+        let Some(Reverse(Entry { key, event })) = self.heap.pop() else {
+            return Ok(None);
+        };
         if let Some(last) = self.last.filter(|&last| key < last) {
             let detail = format!("{event:?} at {key} comes after it");
             return Err(EngineError::Invariant { rule: "events happen in key order", key: last, detail });

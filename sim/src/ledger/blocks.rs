@@ -46,7 +46,8 @@ impl BlockPool {
             self.holders[block.idx()] = 1;
             return Ok(block);
         }
-        let fresh = u32::try_from(self.holders.len()).expect("`require` keeps the pool below u32::MAX blocks");
+        let fresh =
+            u32::try_from(self.holders.len()).expect("`require` keeps the pool below u32::MAX blocks");
         self.holders.push(1);
         Ok(BlockId::new(fresh))
     }

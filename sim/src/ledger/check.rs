@@ -36,7 +36,8 @@ fn check_stream(
     };
     let needed = stream.live.div_ceil(ledger.block_tokens()) as usize;
     if stream.blocks.len() != needed {
-        let detail = format!("{}: {} entries in {} blocks, not {needed}", place(), stream.live, stream.blocks.len());
+        let detail =
+            format!("{}: {} entries in {} blocks, not {needed}", place(), stream.live, stream.blocks.len());
         return Err(broken("a stream holds as many blocks as its entries fill", detail));
     }
     if stream.live > branch.seen {
@@ -97,7 +98,9 @@ fn check_holders(ledger: &Ledger) -> Result<(), LedgerError> {
     let mut is_free = vec![false; recorded.len()];
     for block in ledger.pool().free_list() {
         let listed = is_free.get_mut(block.idx());
-        if recorded.get(block.idx()) != Some(&0) || listed.is_none_or(|listed| std::mem::replace(listed, true)) {
+        if recorded.get(block.idx()) != Some(&0)
+            || listed.is_none_or(|listed| std::mem::replace(listed, true))
+        {
             return Err(broken("a free block is held by nobody and listed once", format!("block {block}")));
         }
     }

@@ -236,7 +236,13 @@ impl Ledger {
     /// Where the entry at a logical position is stored now: its block and the place in it.
     /// `None` when it is not resident or positions are not tracked.
     #[must_use]
-    pub fn locate(&self, branch: BranchKey, layer: LayerIdx, head: KvHead, pos: Pos) -> Option<(BlockId, Slot)> {
+    pub fn locate(
+        &self,
+        branch: BranchKey,
+        layer: LayerIdx,
+        head: KvHead,
+        pos: Pos,
+    ) -> Option<(BlockId, Slot)> {
         let stream = self.stream(branch, layer, head)?;
         let slot = u32::try_from(stream.positions.iter().position(|&there| there == pos)?).ok()?;
         let block = stream.blocks.get((slot / self.block_tokens) as usize)?;
@@ -315,11 +321,25 @@ impl Ledger {
         let count = kept.count(at);
         let Some(live) = u32::try_from(count).ok().filter(|&count| count <= stream.live) else {
             let (layer, head) = self.place(at);
-            return Err(LedgerError::KeptTooMany { branch: key, layer, head, kept: count, live: stream.live });
+            return Err(LedgerError::KeptTooMany {
+                branch: key,
+                layer,
+                head,
+                kept: count,
+                live: stream.live,
+            });
         };
         let unchanged_slots = match (self.tracking, kept) {
-            (Tracking::Counts, _) => if live == stream.live { live } else { 0 },
-            (Tracking::Positions, Kept::Sets(_)) => return Err(LedgerError::PositionsNeeded { branch: key }),
+            (Tracking::Counts, _) => {
+                if live == stream.live {
+                    live
+                } else {
+                    0
+                }
+            }
+            (Tracking::Positions, Kept::Sets(_)) => {
+                return Err(LedgerError::PositionsNeeded { branch: key });
+            }
             (Tracking::Positions, Kept::Positions(lists)) => {
                 let list = &lists[at];
                 if let Some(pos) = stranger(&stream.positions, list) {
@@ -331,7 +351,8 @@ impl Ledger {
             }
         };
         let blocks = live.div_ceil(self.block_tokens) as usize;
-        let unchanged = if unchanged_slots == live { blocks } else { (unchanged_slots / self.block_tokens) as usize };
+        let unchanged =
+            if unchanged_slots == live { blocks } else { (unchanged_slots / self.block_tokens) as usize };
         Ok(Cut { live, blocks, unchanged })
     }
 }
@@ -353,7 +374,8 @@ struct Cut {
 
 impl Cut {
     fn copies(&self, stream: &Stream, pool: &BlockPool) -> u64 {
-        stream.blocks[self.unchanged..self.blocks].iter().filter(|&&block| pool.holders(block) > 1).count() as u64
+        stream.blocks[self.unchanged..self.blocks].iter().filter(|&&block| pool.holders(block) > 1).count()
+            as u64
     }
 
     fn freed(&self, stream: &Stream, pool: &BlockPool) -> u64 {

@@ -126,7 +126,8 @@ impl Memory {
     /// What the run took up.
     #[must_use]
     pub fn report(&self) -> MemoryReport {
-        let sequences: Vec<SequenceMemory> = self.sequences.iter().map(|(&key, tally)| self.sequence(key, tally)).collect();
+        let sequences: Vec<SequenceMemory> =
+            self.sequences.iter().map(|(&key, tally)| self.sequence(key, tally)).collect();
         let largest = |of: fn(&SequenceMemory) -> Bytes| sequences.iter().map(of).max().unwrap_or_default();
         MemoryReport {
             evictions: sequences.iter().map(|sequence| sequence.evictions).sum(),
@@ -148,7 +149,8 @@ impl Memory {
             peak_kv_bytes: bytes(tally.peak_entries),
             peak_allocated_kv_bytes: bytes(tally.peak_blocks * self.block_tokens),
             decode_steps: tally.decode_steps,
-            mean_keep_ratio: (tally.decode_steps > 0).then(|| tally.keep_ratio_sum / f64::from(tally.decode_steps)),
+            mean_keep_ratio: (tally.decode_steps > 0)
+                .then(|| tally.keep_ratio_sum / f64::from(tally.decode_steps)),
         }
     }
 
