@@ -81,7 +81,9 @@ fn read_table(dir: &Path, name: &'static str, required: Required) -> Result<Tabl
 fn check_columns(name: &'static str, table: &Table, required: Required) -> Result<(), ResultsError> {
     for &(column, expected, _) in required {
         match table.column(column) {
-            None => return Err(ResultsError::MissingColumn { table: name, column }),
+            None => {
+                return Err(ResultsError::MissingColumn { table: name, column });
+            }
             Some(found) if found.kind() != expected => {
                 return Err(ResultsError::ColumnKind { table: name, column, expected, found: found.kind() });
             }
@@ -144,8 +146,10 @@ mod tests {
     }
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(dir).unwrap().map(|found| found.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|found| found.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -155,7 +159,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
         assert_eq!(read(dir.path()).unwrap(), results());
-        assert_eq!(names(dir.path()), ["cells.csv", "cells.parquet", "results.json", "series.csv", "series.parquet"]);
+        assert_eq!(
+            names(dir.path()),
+            ["cells.csv", "cells.parquet", "results.json", "series.csv", "series.parquet"]
+        );
     }
 
     #[test]
@@ -173,7 +180,11 @@ mod tests {
             write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
         }
         for name in names(first.path()) {
-            assert_eq!(fs::read(first.path().join(&name)).unwrap(), fs::read(second.path().join(&name)).unwrap(), "{name}");
+            assert_eq!(
+                fs::read(first.path().join(&name)).unwrap(),
+                fs::read(second.path().join(&name)).unwrap(),
+                "{name}"
+            );
         }
     }
 

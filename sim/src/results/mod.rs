@@ -36,7 +36,11 @@ pub const CELL_KEYS: &[(&str, &str, &str)] = &[
     ("period_tokens", "int", "an eviction is due when the number of stored tokens is a multiple of this"),
     ("window_tokens", "int", "recent queries whose attention is scored"),
     ("lens", "text", "`final-norm` or `raw`"),
-    ("theta", "real", "entropy below which a layer may exit; nats, or a share of ln V when `theta_unit` says so"),
+    (
+        "theta",
+        "real",
+        "entropy below which a layer may exit; nats, or a share of ln V when `theta_unit` says so",
+    ),
     ("theta_unit", "text", "`nats` or `share-of-ln-vocab`"),
     ("epsilon", "real", "largest entropy change between consecutive layers at exit, in the unit of theta"),
     ("status", "text", "`ok`, `failed` or `skipped`"),

@@ -61,12 +61,18 @@ fn push_value(text: &mut String, column: &Column, row: usize) {
 /// Plain decimals where they are short, an exponent where they are not.
 fn push_real(text: &mut String, value: f64) -> std::fmt::Result {
     let size = value.abs();
-    if size == 0.0 || (1e-6..1e15).contains(&size) { write!(text, "{value}") } else { write!(text, "{value:e}") }
+    if size == 0.0 || (1e-6..1e15).contains(&size) {
+        write!(text, "{value}")
+    } else {
+        write!(text, "{value:e}")
+    }
 }
 
 fn push_text(text: &mut String, value: &str) {
-    let needs_quotes =
-        value.is_empty() || value.contains(['"', ',', '\n', '\r']) || value.starts_with(' ') || value.ends_with(' ');
+    let needs_quotes = value.is_empty()
+        || value.contains(['"', ',', '\n', '\r'])
+        || value.starts_with(' ')
+        || value.ends_with(' ');
     if !needs_quotes {
         text.push_str(value);
         return;
@@ -99,11 +105,13 @@ mod tests {
 
     #[test]
     fn reals_read_back_to_the_same_number() {
-        let numbers = [0.1, -0.0, 1.0, 1e300, 5e-324, f64::MAX, 1.0 / 3.0, f64::from(0.1_f32), 123_456_789.125];
+        let numbers =
+            [0.1, -0.0, 1.0, 1e300, 5e-324, f64::MAX, 1.0 / 3.0, f64::from(0.1_f32), 123_456_789.125];
         let mut table = Table::new();
         table.push("real", Column::Real(numbers.iter().copied().map(Some).collect())).unwrap();
         let text = to_csv(&table);
-        let read: Vec<u64> = text.lines().skip(1).map(|line| line.parse::<f64>().unwrap().to_bits()).collect();
+        let read: Vec<u64> =
+            text.lines().skip(1).map(|line| line.parse::<f64>().unwrap().to_bits()).collect();
         assert_eq!(read, numbers.map(f64::to_bits));
         assert!(text.contains("\n1e300\n") && text.contains("\n0.1\n") && text.contains("\n1\n"));
     }

@@ -262,8 +262,8 @@ impl Checker<'_> {
         let layers = u64::from(self.manifest.shape.layers);
         let tokens = self.manifest.sequences.iter().map(|sequence| u64::from(sequence.len)).sum::<u64>();
         let facts = self.manifest.sequences.iter().map(|s| u64::from(s.lens_positions)).sum::<u64>();
-        let lens = facts.checked_mul(layers).unwrap_or(u64::MAX);
-        let top = lens.checked_mul(u64::from(self.manifest.lens_top)).unwrap_or(u64::MAX);
+        let lens = facts.saturating_mul(layers);
+        let top = lens.saturating_mul(u64::from(self.manifest.lens_top));
         for (path, field, rows) in [
             (TOKENS, "tokens.token", tokens),
             (LENS, "lens.top1_token", lens),

@@ -13,10 +13,7 @@
 mod read;
 mod write;
 
-pub use read::{parquet_from_bytes, read_parquet};
 pub(crate) use read::TableFile;
-pub use write::{parquet_to_bytes, write_parquet};
+pub use read::{parquet_from_bytes, read_parquet};
 pub(crate) use write::GroupWriter;
-
-#[cfg(test)]
-mod tests;
+pub use write::{parquet_to_bytes, write_parquet};

@@ -50,7 +50,10 @@ pub(crate) struct TableFile {
 
 impl std::fmt::Debug for TableFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TableFile").field("path", &self.path).field("rows", &self.rows()).finish_non_exhaustive()
+        f.debug_struct("TableFile")
+            .field("path", &self.path)
+            .field("rows", &self.rows())
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,7 +99,12 @@ impl TableFile {
     /// When there are no such rows, or they are damaged.
     pub(crate) fn read(&self, wanted: Range<usize>) -> Result<Table, TableError> {
         if wanted.end > self.rows() || wanted.start > wanted.end || wanted.len() > MAX_ROWS {
-            let detail = format!("rows {}..{} of {} (at most {MAX_ROWS} at once)", wanted.start, wanted.end, self.rows());
+            let detail = format!(
+                "rows {}..{} of {} (at most {MAX_ROWS} at once)",
+                wanted.start,
+                wanted.end,
+                self.rows()
+            );
             return Err(damaged(&self.path, detail));
         }
         let columns = self.reader.metadata().file_metadata().schema_descr().columns().to_vec();
@@ -149,7 +157,10 @@ fn empty_column(column: &ColumnDescriptor, path: &Path) -> Result<Column, TableE
     let flat = column.max_rep_level() == 0 && column.max_def_level() <= 1 && column.path().parts().len() == 1;
     let logical = column.logical_type_ref();
     let plain = match (logical, column.converted_type()) {
-        (Some(LogicalType::String | LogicalType::Enum | LogicalType::Integer(_) | LogicalType::Unknown), _) => true,
+        (
+            Some(LogicalType::String | LogicalType::Enum | LogicalType::Integer(_) | LogicalType::Unknown),
+            _,
+        ) => true,
         (Some(_), _) => false,
         (None, converted) => !matches!(
             converted,
@@ -181,20 +192,29 @@ fn read_column(
     rows: Range<usize>,
     column: &mut Column,
 ) -> Result<(), ParquetError> {
-    let unsigned = matches!(descriptor.logical_type_ref(), Some(LogicalType::Integer(IntType { is_signed: false, .. })))
-        || matches!(descriptor.converted_type(), ConvertedType::UINT_32 | ConvertedType::UINT_64);
+    let unsigned =
+        matches!(descriptor.logical_type_ref(), Some(LogicalType::Integer(IntType { is_signed: false, .. })))
+            || matches!(descriptor.converted_type(), ConvertedType::UINT_32 | ConvertedType::UINT_64);
     match (group.get_column_reader(at)?, column) {
-        (ColumnReader::BoolColumnReader(reader), Column::Bool(out)) => read_values(reader, descriptor, rows, out, Ok),
-        (ColumnReader::Int32ColumnReader(reader), Column::Int(out)) => read_values(reader, descriptor, rows, out, |v| {
-            Ok(if unsigned { i64::from(v.cast_unsigned()) } else { i64::from(v) })
-        }),
-        (ColumnReader::Int64ColumnReader(reader), Column::Int(out)) => read_values(reader, descriptor, rows, out, |v| {
-            if unsigned && v < 0 { Err(bad_value(descriptor, "larger than an i64")) } else { Ok(v) }
-        }),
+        (ColumnReader::BoolColumnReader(reader), Column::Bool(out)) => {
+            read_values(reader, descriptor, rows, out, Ok)
+        }
+        (ColumnReader::Int32ColumnReader(reader), Column::Int(out)) => {
+            read_values(reader, descriptor, rows, out, |v| {
+                Ok(if unsigned { i64::from(v.cast_unsigned()) } else { i64::from(v) })
+            })
+        }
+        (ColumnReader::Int64ColumnReader(reader), Column::Int(out)) => {
+            read_values(reader, descriptor, rows, out, |v| {
+                if unsigned && v < 0 { Err(bad_value(descriptor, "larger than an i64")) } else { Ok(v) }
+            })
+        }
         (ColumnReader::FloatColumnReader(reader), Column::Real(out)) => {
             read_values(reader, descriptor, rows, out, |v| Ok(f64::from(v)))
         }
-        (ColumnReader::DoubleColumnReader(reader), Column::Real(out)) => read_values(reader, descriptor, rows, out, Ok),
+        (ColumnReader::DoubleColumnReader(reader), Column::Real(out)) => {
+            read_values(reader, descriptor, rows, out, Ok)
+        }
         (ColumnReader::ByteArrayColumnReader(reader), Column::Text(out)) => {
             read_values(reader, descriptor, rows, out, |v| match v.as_utf8() {
                 Ok(text) => Ok(text.to_owned()),
@@ -226,7 +246,8 @@ fn read_values<D: DataType, T>(
         let mut values = values.into_iter();
         for row in 0..records {
             if !optional || levels.get(row) == Some(&1) {
-                let value = values.next().ok_or_else(|| bad_value(descriptor, "with fewer values than levels"))?;
+                let value =
+                    values.next().ok_or_else(|| bad_value(descriptor, "with fewer values than levels"))?;
                 out.push(Some(convert(value)?));
             } else {
                 out.push(None);

@@ -128,7 +128,9 @@ fn write_column<W: Write + Send>(
         (ColumnWriter::BoolColumnWriter(typed), Column::Bool(values)) => {
             write_values::<BoolType, _>(typed, values, |value| *value)
         }
-        (_, column) => Err(ParquetError::General(format!("a {} column where the schema has none", column.kind()))),
+        (_, column) => {
+            Err(ParquetError::General(format!("a {} column where the schema has none", column.kind())))
+        }
     }?;
     writer.close()
 }

@@ -1,1 +1,0 @@
-//! Round trips, files of other writers' making, and damaged bytes.

@@ -1,0 +1,8 @@
+//! The trace format: round trips, interrupted recordings, damage, hostile content, versions.
+
+mod corruption;
+mod fixture;
+mod hostile;
+mod recording;
+mod round_trip;
+mod support;
