@@ -70,6 +70,39 @@ impl<'de> Deserialize<'de> for Grid {
     }
 }
 
+/// A number in any notation of YAML: `64`, `0x40`, `6.4e1`.
+struct Number(f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberVisitor)
+    }
+}
+
+struct NumberVisitor;
+
+impl Visitor<'_> for NumberVisitor {
+    type Value = Number;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number")
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "amounts and seeds below 2^53; larger ones are refused later")]
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
+        Ok(Number(value as f64))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "negative amounts are refused later")]
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
+        Ok(Number(value as f64))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
+        Ok(Number(value))
+    }
+}
+
 struct GridVisitor;
 
 impl<'de> Visitor<'de> for GridVisitor {
@@ -79,17 +112,12 @@ impl<'de> Visitor<'de> for GridVisitor {
         f.write_str("a number, a list of numbers, or {from, to, steps, scale: linear|log}")
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "amounts and seeds below 2^53; larger ones are refused later"
-    )]
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Grid, E> {
-        Ok(Grid(vec![value as f64]))
+        NumberVisitor.visit_u64(value).map(|number| Grid(vec![number.0]))
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "negative amounts are refused later")]
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Grid, E> {
-        Ok(Grid(vec![value as f64]))
+        NumberVisitor.visit_i64(value).map(|number| Grid(vec![number.0]))
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Grid, E> {
@@ -98,7 +126,7 @@ impl<'de> Visitor<'de> for GridVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Grid, A::Error> {
         let mut values = Vec::new();
-        while let Some(value) = seq.next_element::<f64>()? {
+        while let Some(Number(value)) = seq.next_element()? {
             values.push(value);
         }
         if values.is_empty() {
@@ -111,14 +139,14 @@ impl<'de> Visitor<'de> for GridVisitor {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Range {
-            from: f64,
-            to: f64,
+            from: Number,
+            to: Number,
             steps: u32,
             #[serde(default)]
             scale: Scale,
         }
         let range = Range::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        Grid::range(range.from, range.to, range.steps, range.scale).map_err(de::Error::custom)
+        Grid::range(range.from.0, range.to.0, range.steps, range.scale).map_err(de::Error::custom)
     }
 }
 

@@ -142,13 +142,47 @@ fn params<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawParams, D::Er
 /// Parses `text`, which came from `file`.
 pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError> {
     serde_yaml::from_str(text).map_err(|error| {
-        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+        let (mut line, mut column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let reason = error.to_string();
-        let reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
+        let mut reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
+        // The parser points at the map; a person looks for the two keys.
+        if let Some((first, again)) = duplicate_key(&reason).and_then(|key| key_lines(text, key, line)) {
+            reason += &format!(" (first on line {first})");
+            (line, column) = again;
+        }
         let hint = key_hint(&reason);
         let kind = Box::new(ScenarioErrorKind::Syntax { line, column, reason, hint });
         ScenarioError { file: file.to_owned(), kind }
     })
+}
+
+/// The key of "duplicate field `x`" or "duplicate entry with key \"x\"".
+fn duplicate_key(reason: &str) -> Option<&str> {
+    let (_, rest) = reason.split_once("duplicate ")?;
+    rest.split(['`', '"']).nth(1)
+}
+
+/// Line of the first, and line and column of the second `key:` of one block map that starts at or after line `from`.
+fn key_lines(text: &str, key: &str, from: usize) -> Option<(usize, (usize, usize))> {
+    let mut first: Option<(usize, usize)> = None;
+    for (at, line) in text.lines().enumerate().skip(from.saturating_sub(1)) {
+        let content = line.trim_start_matches([' ', '-']);
+        let indent = line.len() - content.len();
+        if content.is_empty() || content.starts_with('#') {
+            continue;
+        }
+        if first.is_some_and(|(_, depth)| indent < depth) {
+            first = None;
+        }
+        if content.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(':')) {
+            match first {
+                Some((line, depth)) if depth == indent => return Some((line, (at + 1, indent + 1))),
+                Some(_) => {}
+                None => first = Some((at + 1, indent)),
+            }
+        }
+    }
+    None
 }
 
 /// For "unknown field `x`, expected one of `a`, `b`": the expected key nearest to `x`.

@@ -7,7 +7,7 @@ use crate::policy::reserve::Reserve;
 use crate::policy::schedule::{Moment, Schedule};
 use crate::policy::score::Score;
 use crate::policy::select::{Select, Selection};
-use crate::policy::{At, Draws, HeadData, HeadView, Needs, PolicyError, Randomness};
+use crate::policy::{At, Draws, HeadData, HeadView, Law, Needs, PolicyError, Randomness};
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
 
 /// Why a token was kept.
@@ -140,6 +140,13 @@ impl Stack {
     #[must_use]
     pub fn needs(&self) -> Needs {
         self.score.spec().needs.and(self.reserve.spec().needs).and(self.select.spec().needs)
+    }
+
+    /// Whether every part claims `law`.
+    #[must_use]
+    pub fn claims(&self, law: Law) -> bool {
+        let specs = [self.score.spec(), self.reserve.spec(), self.select.spec(), self.budget.spec()];
+        specs.iter().all(|spec| spec.laws.contains(&law))
     }
 
     /// The effective parameters of every part.

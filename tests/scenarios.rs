@@ -1,0 +1,129 @@
+//! Scenarios: what is refused, and how; everything under `scenarios/` is valid.
+
+use kvlab_sim::scenario::Scenario;
+use std::path::{Path, PathBuf};
+
+fn refusal(text: &str) -> String {
+    Scenario::parse(text, "study.yaml").unwrap_err().to_string()
+}
+
+const VALID: &str = "id: a\nwhy: b\neviction:\n  budgets: [64]\n  policies:\n    - use: full\n";
+
+#[test]
+fn mistakes_are_named_with_file_line_and_column() {
+    assert!(Scenario::parse(VALID, "study.yaml").is_ok());
+    for (text, expected) in [
+        // A key typed twice.
+        (VALID.replace("  budgets: [64]\n", "  budgets: [64]\n  recent: 8\n  recent: 9\n"), vec!["study.yaml", "line 6, column 3", "duplicate", "recent", "first on line 5"]),
+        (VALID.replace("why: b", "why: b\nwhy: c"), vec!["line 3", "duplicate", "why", "first on line 2"]),
+        // An unknown key, with the nearest.
+        (VALID.replace("budgets", "bugdets"), vec!["line 4", "unknown field `bugdets`", "did you mean `budgets`?"]),
+        (VALID.replace("use: full", "use: full\n      wiht: {}"), vec!["line 7", "unknown field `wiht`", "did you mean `with`?"]),
+        // A wrong type.
+        (VALID.replace("[64]", "many"), vec!["line 4", "a number, a list of numbers, or {from, to, steps"]),
+        (VALID.replace("[64]", "[64.5]"), vec!["eviction.budgets is 64.5", "whole numbers"]),
+        (VALID.replace("[64]", "[64, 64]"), vec!["64 twice"]),
+        (VALID.replace("[64]", "[]"), vec!["an empty list sweeps nothing"]),
+        (VALID.replace("[64]", "[.nan]"), vec!["eviction.budgets is NaN"]),
+        (VALID.replace("[64]", "[-1]"), vec!["eviction.budgets is -1"]),
+        // An unknown policy, parameter or value.
+        (VALID.replace("full", "vase-atnv"), vec!["eviction.policies[0]", "`vase-atnv`", "did you mean `vase-attnv`?", "streaming-llm"]),
+        (VALID.replace("use: full", "use: vase-attnv\n      with: {valeu_share: 0.5}"), vec!["eviction.policies[0]", "valeu_share", "value_share"]),
+        (VALID.replace("use: full", "use: vase-attnv\n      with: {value_share: 0.5, value_share: 0.6}"), vec!["duplicate", "value_share"]),
+        (VALID.replace("use: full", "use: snapkv\n      with: {pool: 4}"), vec!["`pool` is 4", "odd"]),
+        // Combinations that cannot work.
+        (VALID.replace("[64]", "[16]").replace("full", "snapkv"), vec!["a budget of 16 tokens", "17 tokens are needed"]),
+        (VALID.replace("[64]", "[60]").replace("full", "snapkv"), vec!["60", "48 and 64"]),
+        (VALID.replace("- use: full", "- use: full\n    - use: full"), vec!["label `full` is used twice"]),
+        (VALID.replace("use: full", "label: x"), vec!["eviction.policies[0]", "`use`"]),
+        ("id: a\nwhy: b\n".to_owned(), vec!["nothing to study"]),
+        ("id: A b\nwhy: b\nexit: {theta: 1, epsilon: 1}\n".to_owned(), vec!["id is `A b`"]),
+        ("id: a\nwhy: b\nexit: {theta: -1, epsilon: 1}\n".to_owned(), vec!["exit.theta is -1"]),
+        ("id: a\nwhy: b\nexit: {theta: .inf, epsilon: 1}\n".to_owned(), vec!["exit.theta is inf"]),
+        ("id: a\nwhy: b\nexit: {theta: 1, epsilon: 1, lens: [final]}\n".to_owned(), vec!["unknown variant `final`", "final-norm"]),
+        ("id: [a\n".to_owned(), vec!["study.yaml", "line"]),
+        (String::new(), vec!["study.yaml"]),
+    ] {
+        let message = refusal(&text);
+        for part in expected {
+            assert!(message.contains(part), "{text}\n-> {message}\nlacks {part:?}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_fits_some_budgets_gives_skipped_cells_for_the_others() {
+    let text = VALID.replace("[64]", "[16, 64]").replace("full", "snapkv");
+    let plan = Scenario::parse(&text, "test").unwrap().plan(100);
+    assert_eq!(plan.eviction.iter().map(|cell| cell.stack.is_ok()).collect::<Vec<_>>(), [false, true]);
+}
+
+/// YAML 1.1 surprises: serde_yaml follows 1.2, so `no` is text and 010 is ten.
+#[test]
+fn yaml_surprises_behave_as_documented() {
+    let text = VALID.replace("why: b", "why: no").replace("[64]", "[0x40]");
+    let scenario = Scenario::parse(&text, "test").unwrap();
+    assert_eq!(scenario.why, "no");
+    assert_eq!(scenario.eviction.unwrap().budgets, [64]);
+}
+
+#[test]
+fn share_of_ln_vocab_is_turned_into_nats() {
+    let text = "id: a\nwhy: b\nexit: {theta: 0.5, epsilon: 0.1, unit: share-of-ln-vocab}\n";
+    let plan = Scenario::parse(text, "test").unwrap().plan(1024);
+    assert!((plan.exit[0].params.theta - 0.5 * 1024f64.ln()).abs() < 1e-12);
+    assert!((plan.exit[0].theta - 0.5).abs() < 1e-12);
+}
+
+fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            yaml_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_scenario_in_the_repository_is_valid() {
+    let mut found = Vec::new();
+    yaml_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios"), &mut found);
+    assert!(found.len() >= 3, "{found:?}");
+    for path in found {
+        let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!scenario.plan(49_152).is_empty(), "{}", path.display());
+    }
+}
+
+/// `reference.yaml` shows every default: leaving the optional keys out gives the same study.
+#[test]
+fn the_reference_scenario_shows_the_defaults() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/reference.yaml");
+    let full = Scenario::load(&path).unwrap();
+    let short = "
+id: reference
+why: What does every key mean, and what is its default?
+eviction:
+  budgets: [64, 128]
+  policies:
+    - use: full
+    - use: vase-attnv
+    - label: custom
+      stack: {score: {kind: window-mass}}
+exit:
+  theta: [0.5, 1, 2]
+  epsilon: 0.5
+";
+    let short = Scenario::parse(short, "short").unwrap();
+    assert_eq!((full.seeds, full.limit, full.exit), (short.seeds, short.limit, short.exit));
+    let (full, short) = (full.eviction.unwrap(), short.eviction.unwrap());
+    let knobs = full.knobs(64);
+    assert_eq!(knobs, short.knobs(64));
+    assert_eq!((full.output_error_every, full.block_tokens, full.bytes_per_scalar), (short.output_error_every, short.block_tokens, short.bytes_per_scalar));
+    for (a, b) in full.policies.iter().zip(&short.policies) {
+        assert_eq!(a.label, b.label);
+        assert_eq!(a.stack(&knobs).unwrap().params(), b.stack(&knobs).unwrap().params());
+    }
+}

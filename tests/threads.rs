@@ -1,0 +1,79 @@
+//! 1 = 2 = 4 threads, byte for byte, and cells do not feel one another.
+
+use crate::support::synth;
+use kvlab_sim::results::{Formats, Results, write};
+use kvlab_sim::run::{RunOptions, source_info, study};
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::table::Value;
+use kvlab_sim::trace::TraceSource;
+
+const STUDY: &str = "
+id: threads
+why: Do threads change a byte?
+seeds: [0, 1, 2]
+eviction:
+  budgets: [16, 24]
+  recent: 4
+  sinks: 2
+  output_error_every: 3
+  policies: [{use: full}, {use: random}, {use: streaming-llm}, {use: snapkv}, {use: snapkv-prefill}, {use: vase-attnv}, {use: vase-dkv}]
+exit:
+  lens: [final-norm, raw]
+  theta: {from: 0.1, to: 3.9, steps: 7}
+  epsilon: [0.2, 1]
+  min_layer: 0
+";
+
+fn run(text: &str, threads: usize) -> Results {
+    let trace = synth::fixed();
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let options = RunOptions { threads, command: "test".to_owned(), progress: &|_, _| {} };
+    study(&scenario, &trace, source_info(&trace, "none", ""), &options).unwrap()
+}
+
+fn bytes(results: &Results) -> Vec<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), results, Formats::ParquetAndCsv).unwrap();
+    let mut files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert_eq!(files.len(), 5, "a manifest and two tables in two formats");
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+#[test]
+fn one_two_and_four_threads_give_the_same_bytes() {
+    let one = bytes(&run(STUDY, 1));
+    assert_eq!(one, bytes(&run(STUDY, 2)));
+    assert_eq!(one, bytes(&run(STUDY, 4)));
+}
+
+/// A cell has the same id, digest and numbers alone as in company.
+#[test]
+fn cells_do_not_depend_on_their_company() {
+    let all = run(STUDY, 2);
+    let alone = run(&STUDY.replace("[{use: full}, {use: random}, {use: streaming-llm}, {use: snapkv}, {use: snapkv-prefill}, {use: vase-attnv}, {use: vase-dkv}]", "[{use: vase-attnv}]"), 1);
+    let find = |results: &Results| -> Vec<Vec<Value>> {
+        let columns = ["cell", "log_digest", "attn_mass_recall", "attn_mass_recall_lo", "attn_output_error", "kv_byte_steps"];
+        (0..results.cells.rows())
+            .filter(|&row| results.cells.value("policy", row) == Value::Text("vase-attnv".to_owned()))
+            .map(|row| columns.iter().map(|column| results.cells.value(column, row)).collect())
+            .collect()
+    };
+    assert_eq!(find(&all).len(), 6, "two budgets and three seeds");
+    assert_eq!(find(&all), find(&alone));
+}
+
+/// Seeds matter to stochastic stacks, and only to them.
+#[test]
+fn deterministic_stacks_have_one_cell_a_budget_and_full_has_one() {
+    let results = run(STUDY, 2);
+    let count = |policy: &str| {
+        (0..results.cells.rows()).filter(|&row| results.cells.value("policy", row) == Value::Text(policy.to_owned())).count()
+    };
+    assert_eq!(["full", "snapkv", "streaming-llm", "random", "vase-dkv"].map(count), [1, 2, 2, 6, 6]);
+    let full = (0..results.cells.rows()).find(|&row| results.cells.value("policy", row) == Value::Text("full".to_owned())).unwrap();
+    assert_eq!(results.cells.value("attn_mass_recall", full), Value::Real(1.0), "the full cache recalls exactly everything");
+    assert_eq!(results.cells.value("evictions", full), Value::Real(0.0));
+    assert!(synth::fixed().is_synthetic());
+    assert_eq!(results.cells.value("synthetic", full), Value::Bool(true));
+}
