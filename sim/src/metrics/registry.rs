@@ -11,7 +11,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         evidence: Evidence::Decision,
         scope: Scope::Series { x: "sequence length seen (tokens)" },
-        doc: "token slots in allocated blocks, mean over layers, KV heads and sequences still running at that length",
+        doc: "token slots in allocated blocks, mean over layers, KV heads and sequences with a step at that length, after its token is stored and before an eviction there",
     },
     Metric {
         id: "attn_mass_recall",
@@ -83,7 +83,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         evidence: Evidence::Decision,
         scope: Scope::Cell,
-        doc: "live KV bytes summed over every step of every sequence: the area under the occupancy curve",
+        doc: "live KV bytes summed over every step of every sequence (the end of the prompt, and each decode step): the area under the occupancy curve",
     },
     Metric {
         id: "lens_entropy_nats",
@@ -101,7 +101,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         evidence: Evidence::Decision,
         scope: Scope::Series { x: "sequence length seen (tokens)" },
-        doc: "resident tokens, mean over layers, KV heads and sequences still running at that length",
+        doc: "resident tokens, mean over layers, KV heads and sequences with a step at that length (end of prompt or decode step), after its token is stored and before an eviction there",
     },
     Metric {
         id: "mean_keep_ratio",
@@ -110,7 +110,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         evidence: Evidence::Decision,
         scope: Scope::CellMean,
-        doc: "resident tokens over tokens seen, mean over decode steps, then over sequences; the removed ratio is one minus this",
+        doc: "resident tokens over tokens seen, before an eviction at that step, mean over decode steps, then over sequences; the removed ratio is one minus this",
     },
     Metric {
         id: "mean_layers_run",

@@ -1,7 +1,7 @@
 //! The result tables: what a run writes and what plots read, and nothing else.
 //!
 //! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x).
-//! Both are written with a manifest `results.json` into one folder; see [`write`] and [`read`].
+//! Both are written with a manifest `results.json` into one folder; see [`write()`] and [`read()`].
 
 mod error;
 mod io;
