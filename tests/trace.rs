@@ -3,6 +3,7 @@
 mod corruption;
 mod fixture;
 mod hostile;
+mod mutation;
 mod recording;
 mod round_trip;
 mod support;

@@ -68,9 +68,13 @@ impl Folder {
 
     /// Writes the manifest and the digest that belongs to it.
     pub(crate) fn seal_text(&self, text: &str) {
-        fs::write(self.path("manifest.json"), text).unwrap();
-        fs::write(self.path("manifest.sha256"), format!("{}  manifest.json\n", sha256(text.as_bytes())))
-            .unwrap();
+        self.seal_bytes(text.as_bytes());
+    }
+
+    /// The same, for what may be no text at all.
+    pub(crate) fn seal_bytes(&self, bytes: &[u8]) {
+        fs::write(self.path("manifest.json"), bytes).unwrap();
+        fs::write(self.path("manifest.sha256"), format!("{}  manifest.json\n", sha256(bytes))).unwrap();
     }
 
     /// Edits the manifest and seals it, so that nothing but the edit is wrong.
