@@ -17,6 +17,7 @@ mod gguf;
 mod graph;
 mod model;
 mod progress;
+pub mod reference;
 mod rope;
 mod runtime;
 pub mod setup;
@@ -29,7 +30,7 @@ pub use decode::{
 };
 pub use error::ExecutorError;
 pub use family::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, TinySpec};
-pub use gguf::{Array, GgufError, GgufErrorKind, GgufFile, TensorInfo, TensorType, Value};
+pub use gguf::{GgufError, GgufErrorKind};
 pub use model::{LoadOptions, Model, ModelIdentity};
 pub use progress::{Progress, Quiet};
 pub use runtime::{Provider, ProviderChoice, RuntimeError, RuntimeReport};

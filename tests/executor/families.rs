@@ -1,1 +1,107 @@
-//! To come.
+//! Model folders in the Hugging Face layout, against golden passes; and inputs that are refused.
+
+use std::{fs, path::Path};
+
+use kvlab_executor::{ExecutorError, LensOptions, Model, ModelError, Quiet, Taps};
+
+use super::support::{Golden, chunk, golden_folder, load_options, worst, worst64};
+
+fn load_error(path: &Path) -> ExecutorError {
+    Model::load(path, &load_options(), &Quiet).unwrap_err()
+}
+
+#[test]
+fn inputs_that_are_not_supported_are_named_with_what_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = load_error(folder.path()).to_string();
+    assert!(text.contains("a folder without config.json") && text.contains("a .gguf file"), "{text}");
+    let onnx = folder.path().join("model.onnx");
+    fs::write(&onnx, b"x").unwrap();
+    let text = load_error(&onnx).to_string();
+    assert!(text.contains("a .onnx file") && text.contains("model.onnx"), "{text}");
+    let missing = folder.path().join("nothing.gguf");
+    assert!(matches!(load_error(&missing), ExecutorError::Model(ModelError::Io { .. })));
+}
+
+#[test]
+fn features_that_are_not_done_are_refused_by_name() {
+    let base = r#"{"model_type": "MT", "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2,
+        "intermediate_size": 8, "vocab_size": 8, "rms_norm_eps": 1e-6 EXTRA}"#;
+    let cases = [
+        ("gemma", "", "its family is \"gemma\"; supported are llama, qwen2, qwen3"),
+        ("llama", r#", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}"#, "rope scaling is yarn"),
+        ("llama", r#", "attention_bias": true"#, "attention_bias is true"),
+        ("llama", r#", "hidden_act": "gelu""#, "the activation is gelu; supported is silu"),
+        ("qwen2", r#", "use_sliding_window": true"#, "use_sliding_window is true"),
+        ("llama", r#", "num_key_value_heads": 3"#, "key-value heads: it is 3 for 2 query heads"),
+        ("llama", r#", "head_dim": 5"#, "head width: it is 5, accepted is an even number"),
+        ("llama", r#", "quantization_config": {}"#, "quantization_config is present"),
+        ("llama", "", "failed to read"),
+    ];
+    for (family, extra, expected) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let text = base.replace("MT", family).replace("EXTRA", extra);
+        fs::write(folder.path().join("config.json"), text).unwrap();
+        let error = load_error(folder.path()).to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+const TEXT: &str = "The lighthouse at Cape Merrin was built in 1871 by engineers. Anna has 3 boxes of 12 pencils; how many pencils?";
+
+fn check_family(family: &str) {
+    let folder = golden_folder().join("export").join(family);
+    let golden = Golden::open(&folder.join("golden.safetensors"));
+    let mut model = Model::load(&folder, &load_options(), &Quiet).unwrap();
+    let tokens = golden.ids("input_ids");
+    assert_eq!(model.codec().unwrap().encode(TEXT).unwrap(), tokens);
+    let mut decoder = model.decoder().unwrap();
+    let pass = decoder.forward(&tokens, Taps::STATES).unwrap();
+    let error = worst(&decoder.logits(&pass).unwrap(), &golden.f32("logits"));
+    assert!(error < 1e-3, "logits: {error}");
+    let states = golden.f32("hidden_states");
+    let error = worst(pass.hidden.as_ref().unwrap().as_slice().unwrap(), &states[40 * 64..]);
+    assert!(error < 1e-3, "hidden: {error}");
+    for (name, own) in [("k", &pass.keys), ("v", &pass.values)] {
+        let error = worst(own.as_ref().unwrap().as_slice().unwrap(), &golden.f32(name));
+        assert!(error < 1e-3, "{name}: {error}");
+    }
+    let rows: Vec<usize> = (0..40).collect();
+    let lens = decoder.lens(&pass, &rows, LensOptions::default()).unwrap();
+    let entropy: Vec<f64> = lens.iter().flatten().map(|facts| facts.normed.entropy_nats).collect();
+    let error = worst64(&entropy, &golden.f64("lens_entropy")[40..]);
+    assert!(error < 1e-3, "entropy: {error}");
+    let mut decoder = model.decoder().unwrap();
+    let made = decoder.generate(&tokens, chunk(16), 16, &|_| false).unwrap();
+    let greedy = golden.ids("greedy_ids");
+    assert_eq!(made, greedy);
+
+    // Another implementation's eviction: its kept sets, and what it goes on with at the true positions.
+    let mut decoder = model.decoder().unwrap();
+    decoder.forward(&tokens, Taps::NONE).unwrap();
+    for (layer, sets) in golden.ids("evict_kept").chunks(2 * 20).enumerate() {
+        let sets: Vec<Vec<u32>> = sets.chunks(20).map(<[u32]>::to_vec).collect();
+        decoder.retain(layer, &sets).unwrap();
+    }
+    let expected = golden.f32("evict_step_logits_true_positions");
+    for (token, expected) in greedy.iter().zip(expected.chunks(512)) {
+        let pass = decoder.forward(&[*token], Taps::NONE).unwrap();
+        let error = worst(&decoder.last_logits(&pass).unwrap(), expected);
+        assert!(error < 1e-3, "after eviction: {error}");
+    }
+}
+
+#[test]
+fn llama_with_rope_scaling_agrees_with_the_golden_pass() {
+    check_family("llama3");
+}
+
+#[test]
+fn qwen2_with_biases_agrees_with_the_golden_pass() {
+    check_family("qwen2");
+}
+
+#[test]
+fn qwen3_with_head_norms_agrees_with_the_golden_pass() {
+    check_family("qwen3");
+}

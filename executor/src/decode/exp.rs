@@ -19,8 +19,9 @@ pub(super) fn exp_nonpositive(x: f32) -> f32 {
     let rounded = x * LOG2_E + ROUNDER;
     let whole = rounded - ROUNDER;
     let rest = x - whole * LN_2_HIGH - whole * LN_2_LOW;
-    // Taylor to degree 6 on |rest| <= 0.347: the next term is below 2e-7 of the sum.
-    let series = 1.0 / 720.0;
+    // Taylor to degree 7 on |rest| <= 0.347: the next term is below 1e-8 of the sum.
+    let series = 1.0 / 5040.0;
+    let series = series * rest + 1.0 / 720.0;
     let series = series * rest + 1.0 / 120.0;
     let series = series * rest + 1.0 / 24.0;
     let series = series * rest + 1.0 / 6.0;

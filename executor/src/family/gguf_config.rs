@@ -90,8 +90,8 @@ impl Keys<'_> {
     }
 
     fn rope_scaling(&self, family: &dyn Family) -> Result<RopeScaling, ModelError> {
-        if let Some((_, divisors)) = self.file.read("rope_freqs.weight")? {
-            return Ok(RopeScaling::PerFrequency { divisors });
+        if let Some(divisors) = self.file.read("rope_freqs.weight")? {
+            return Ok(RopeScaling::PerFrequency { divisors: divisors.data });
         }
         let factor_key = self.name("rope.scaling.factor");
         match self.file.optional_text(&self.name("rope.scaling.type"))? {

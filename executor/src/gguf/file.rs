@@ -24,20 +24,29 @@ const MOST_ELEMENTS: u64 = 1 << 40;
 
 /// Where a tensor is and how it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorInfo {
+pub(crate) struct TensorInfo {
     /// Dimensions, outermost first (rows before columns), as ndarray counts them.
-    pub shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
     /// Element format.
-    pub format: TensorType,
+    pub(crate) format: TensorType,
     /// First byte in the file.
     begin: u64,
     /// Size in bytes.
     bytes: u64,
 }
 
+/// A tensor as `f32`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DenseTensor {
+    /// Outermost first.
+    pub(crate) shape: Vec<usize>,
+    /// Row-major.
+    pub(crate) data: Vec<f32>,
+}
+
 /// An open GGUF file.
 #[derive(Debug)]
-pub struct GgufFile {
+pub(crate) struct GgufFile {
     path: PathBuf,
     file: File,
     metadata: BTreeMap<String, Value>,
@@ -46,10 +55,7 @@ pub struct GgufFile {
 
 impl GgufFile {
     /// Opens a file and reads its metadata and tensor table.
-    ///
-    /// # Errors
-    /// Anything in the file that is not as the format says.
-    pub fn open(path: &Path) -> Result<Self, GgufError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, GgufError> {
         Self::open_inner(path).map_err(|kind| GgufError { file: path.to_owned(), kind })
     }
 
@@ -80,28 +86,22 @@ impl GgufFile {
     }
 
     /// The path it was opened from.
-    #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// All tensors by name.
-    #[must_use]
-    pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+    pub(crate) fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.tensors
     }
 
     /// A metadata value.
-    #[must_use]
-    pub fn value(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn value(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)
     }
 
     /// Reads a tensor as `f32`, row-major, or gives nothing when there is no tensor of that name.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn read(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, GgufError> {
+    pub(crate) fn read(&self, name: &str) -> Result<Option<DenseTensor>, GgufError> {
         let Some(info) = self.tensors.get(name) else { return Ok(None) };
         let size = usize::try_from(info.bytes).map_err(|_| {
             self.error(GgufErrorKind::AbsurdCount {
@@ -115,7 +115,7 @@ impl GgufFile {
         file.seek(SeekFrom::Start(info.begin))
             .and_then(|_| file.read_exact(&mut bytes))
             .map_err(|error| self.error(error.into()))?;
-        Ok(Some((info.shape.clone(), dequantise(info.format, &bytes))))
+        Ok(Some(DenseTensor { shape: info.shape.clone(), data: dequantise(info.format, &bytes) }))
     }
 
     /// A needed whole number of at least one.

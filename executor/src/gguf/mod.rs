@@ -9,9 +9,9 @@ mod file;
 mod k_quants;
 mod reader;
 mod tensor_type;
+#[cfg(test)]
+mod tests;
 mod value;
 
 pub use error::{GgufError, GgufErrorKind};
-pub use file::{GgufFile, TensorInfo};
-pub use tensor_type::TensorType;
-pub use value::{Array, Value};
+pub(crate) use file::{DenseTensor, GgufFile};

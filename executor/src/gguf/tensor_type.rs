@@ -3,7 +3,7 @@
 /// An element format that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "these are the names everybody knows the formats by")]
-pub enum TensorType {
+pub(crate) enum TensorType {
     /// 32-bit float.
     F32,
     /// 16-bit IEEE float.
@@ -30,7 +30,7 @@ pub enum TensorType {
 
 impl TensorType {
     /// Every format that can be read.
-    pub const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -45,8 +45,7 @@ impl TensorType {
     ];
 
     /// The number that stands for it in a file.
-    #[must_use]
-    pub fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,
@@ -63,14 +62,12 @@ impl TensorType {
     }
 
     /// The format with a number, if it can be read.
-    #[must_use]
-    pub fn from_number(number: u32) -> Option<Self> {
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.number() == number)
     }
 
     /// Elements per block.
-    #[must_use]
-    pub fn block_elements(self) -> usize {
+    pub(crate) fn block_elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
@@ -79,8 +76,7 @@ impl TensorType {
     }
 
     /// Bytes per block.
-    #[must_use]
-    pub fn block_bytes(self) -> usize {
+    pub(crate) fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,

@@ -4,7 +4,7 @@ use super::{error::GgufErrorKind, reader::Reader};
 
 /// A list of values of one type. Integers of every width are widened, and so are floats.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Array {
+pub(crate) enum Array {
     /// Signed and unsigned integers.
     Integers(Vec<i128>),
     /// Floats.
@@ -17,7 +17,7 @@ pub enum Array {
 
 /// One metadata value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub(crate) enum Value {
     /// Signed and unsigned integers of every width.
     Integer(i128),
     /// Floats of both widths.
@@ -32,8 +32,7 @@ pub enum Value {
 
 impl Value {
     /// A short form for messages.
-    #[must_use]
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Integer(value) => value.to_string(),
             Self::Float(value) => value.to_string(),

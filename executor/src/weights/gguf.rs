@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::{
-    names::Spelling,
-    source::{Matrix, TensorFile},
+use super::{names::Spelling, source::TensorFile};
+use crate::{
+    family::ModelError,
+    gguf::{DenseTensor, GgufFile},
 };
-use crate::{family::ModelError, gguf::GgufFile};
 
 /// The tensors of one GGUF file.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl TensorFile for GgufTensors<'_> {
         Spelling::Gguf
     }
 
-    fn read(&self, name: &str) -> Result<Option<Matrix>, ModelError> {
-        Ok(self.0.read(name)?.map(|(shape, data)| Matrix { shape, data }))
+    fn read(&self, name: &str) -> Result<Option<DenseTensor>, ModelError> {
+        Ok(self.0.read(name)?)
     }
 }

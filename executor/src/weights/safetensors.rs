@@ -11,11 +11,8 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata};
 use serde::Deserialize;
 
-use super::{
-    names::Spelling,
-    source::{Matrix, TensorFile},
-};
-use crate::family::ModelError;
+use super::{names::Spelling, source::TensorFile};
+use crate::{family::ModelError, gguf::DenseTensor};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -109,7 +106,7 @@ impl Shard {
         Ok(Self { path, file, header, data_begin })
     }
 
-    fn read(&self, name: &str) -> Result<Option<Matrix>, ModelError> {
+    fn read(&self, name: &str) -> Result<Option<DenseTensor>, ModelError> {
         let Some(info) = self.header.info(name) else { return Ok(None) };
         let (begin, end) = info.data_offsets;
         let mut bytes = vec![0; end - begin];
@@ -130,7 +127,7 @@ impl Shard {
                 });
             }
         };
-        Ok(Some(Matrix { shape: info.shape.clone(), data }))
+        Ok(Some(DenseTensor { shape: info.shape.clone(), data }))
     }
 }
 
@@ -143,7 +140,7 @@ impl TensorFile for SafetensorsTensors {
         Spelling::HuggingFace
     }
 
-    fn read(&self, name: &str) -> Result<Option<Matrix>, ModelError> {
+    fn read(&self, name: &str) -> Result<Option<DenseTensor>, ModelError> {
         for shard in &self.shards {
             if let Some(matrix) = shard.read(name)? {
                 return Ok(Some(matrix));

@@ -3,15 +3,10 @@
 use std::path::Path;
 
 use super::names::{Outer, Part, Spelling};
-use crate::family::{DecoderConfig, ModelError, RowOrder};
-
-/// A dense array, row-major.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Matrix {
-    /// Outermost first.
-    pub(crate) shape: Vec<usize>,
-    pub(crate) data: Vec<f32>,
-}
+use crate::{
+    family::{DecoderConfig, ModelError, RowOrder},
+    gguf::DenseTensor,
+};
 
 /// The weights of one layer. Matrices are `[out, in]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +50,7 @@ pub(crate) trait WeightSource {
 pub(crate) trait TensorFile {
     fn path(&self) -> &Path;
     fn spelling(&self) -> Spelling;
-    fn read(&self, name: &str) -> Result<Option<Matrix>, ModelError>;
+    fn read(&self, name: &str) -> Result<Option<DenseTensor>, ModelError>;
 }
 
 /// Weights of a file, checked against a configuration.
