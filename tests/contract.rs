@@ -419,6 +419,23 @@ fn a_nan_is_an_error_that_names_the_place() {
     }
 }
 
+/// A replay serves logits from rows that cells share; they are the bits that a plain head computes.
+#[test]
+fn shared_logits_are_the_bits_of_a_plain_head() {
+    let trace = synth::fixed();
+    let meta = &trace.sequences()[0];
+    let tensors = trace.layer(meta.seq, LayerIdx::new(0)).unwrap();
+    let recorded = RecordedHead::new(&tensors, trace.shape(), LayerIdx::new(0), KvHead::new(1), meta.len).unwrap();
+    let plain = PlainHead::of(&recorded, meta.len);
+    let keys: Vec<Pos> = [3, 0, 40, 17, 5].map(Pos::new).to_vec();
+    for (member, query) in [(0, 17), (1, 17), (1, 69), (0, 2)] {
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        recorded.logits(member, Pos::new(query), &keys, &mut found);
+        plain.logits(member, Pos::new(query), &keys, &mut expected);
+        assert_eq!(found.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+    }
+}
+
 /// Golden vector G9: keys [[1,0],[0,2],[1,1]], values [[1,1],[0,1],[2,0]] without a sketch.
 #[test]
 fn the_kv_product_has_the_golden_scores() {

@@ -23,4 +23,5 @@ pub use draws::Draws;
 pub use error::PolicyError;
 pub use params::RawParams;
 pub use spec::{Entry, Family, Law, Needs, PolicySpec, Randomness};
+pub(crate) use view::scale;
 pub use view::{At, HeadData, HeadView};

@@ -19,11 +19,10 @@ pub(super) struct FullAttention {
 impl FullAttention {
     /// Computes the rows at `pos`, where `positions` lists `0..=pos`.
     pub(super) fn compute(&mut self, head: &RecordedHead<'_>, pos: Pos, positions: &[Pos], outputs: Outputs) {
-        self.rows.resize_with(head.group(), Vec::new);
+        head.with_logits(pos, |logits| self.rows = logits.to_vec());
         self.totals.clear();
         self.outputs.clear();
-        for (member, row) in self.rows.iter_mut().enumerate() {
-            head.logits(member, pos, positions, row);
+        for row in &mut self.rows {
             num::softmax(row);
             self.totals.push(row.iter().fold(0.0, |total, &p| total + f64::from(p)));
             if outputs == Outputs::Yes {

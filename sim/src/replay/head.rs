@@ -3,7 +3,8 @@
 use crate::num;
 use crate::policy::HeadData;
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 
 use super::ReplayError;
 use crate::trace::LayerTensors;
@@ -17,6 +18,8 @@ pub struct RecordedHead<'a> {
     values: &'a [f32],
     head_dim: usize,
     ranges: OnceCell<Vec<f32>>,
+    /// Scaled logits of a query with every key up to its own, by query position, `[member][kv_pos]`.
+    rows: RefCell<BTreeMap<u32, Vec<Vec<f32>>>>,
 }
 
 impl<'a> RecordedHead<'a> {
@@ -50,6 +53,7 @@ impl<'a> RecordedHead<'a> {
             values: rows("v", &tensors.v, shape.kv_heads, head.idx())?,
             head_dim,
             ranges: OnceCell::new(),
+            rows: RefCell::new(BTreeMap::new()),
         })
     }
 
@@ -63,6 +67,30 @@ impl<'a> RecordedHead<'a> {
     #[must_use]
     pub fn ranges(&self) -> &[f32] {
         self.ranges.get_or_init(|| self.values.chunks_exact(self.head_dim).map(num::range).collect())
+    }
+
+    /// Forgets the logits of queries before `pos`: nobody will look at them again.
+    pub(super) fn forget_before(&self, pos: u32) {
+        let mut rows = self.rows.borrow_mut();
+        let kept = rows.split_off(&pos);
+        *rows = kept;
+    }
+
+    /// Hands the logits of the query at `pos` with all keys up to it to `read`, `[member][kv_pos]`. They are computed
+    /// once, whichever cells ask.
+    pub(super) fn with_logits<T>(&self, pos: Pos, read: impl FnOnce(&[Vec<f32>]) -> T) -> T {
+        let mut rows = self.rows.borrow_mut();
+        read(rows.entry(pos.get()).or_insert_with(|| {
+            let scale = crate::policy::scale(self.head_dim);
+            let keys = || self.keys.chunks_exact(self.head_dim).take(pos.idx() + 1);
+            self.queries
+                .iter()
+                .map(|queries| {
+                    let query = self.row(queries, pos);
+                    keys().map(|key| num::dot(query, key) * scale).collect()
+                })
+                .collect()
+        }))
     }
 
     fn row(&self, all: &'a [f32], pos: Pos) -> &'a [f32] {
@@ -89,5 +117,14 @@ impl HeadData for RecordedHead<'_> {
 
     fn value_range(&self, pos: Pos) -> f32 {
         self.ranges()[pos.idx()]
+    }
+
+    fn logits(&self, member: usize, query_pos: Pos, keys: &[Pos], out: &mut Vec<f32>) {
+        out.clear();
+        self.with_logits(query_pos, |rows| {
+            // A key after the query has no entry: it is not seen.
+            let row = &rows[member];
+            out.extend(keys.iter().map(|pos| row.get(pos.idx()).copied().unwrap_or(f32::NEG_INFINITY)));
+        });
     }
 }

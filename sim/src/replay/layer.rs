@@ -92,6 +92,7 @@ fn replay_head(
     }
     let positions: Vec<Pos> = (0..meta.len).map(Pos::new).collect();
     let mut full = FullAttention::default();
+    let window = runs.iter().map(|run| run.stack.window()).max().unwrap_or(0);
     for pos in meta.prompt_len..meta.len {
         let step = pos - meta.prompt_len;
         let is_sampled = settings.output_error_every > 0 && step.is_multiple_of(settings.output_error_every);
@@ -110,6 +111,7 @@ fn replay_head(
             }
             run.evict_if_due(head, Moment::DecodeStep, pos + 1, outcome)?;
         }
+        head.forget_before((pos + 1).saturating_sub(window));
     }
     Ok(())
 }

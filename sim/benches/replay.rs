@@ -1,0 +1,95 @@
+//! What a replay costs: one eviction setting, the next ones of a sweep, and the naive twin, in one interleaved run.
+//!
+//! `cargo bench -p kvlab-sim`. Prints medians and ratios; asserts nothing about time.
+
+use kvlab_sim::policy::compose::{Knobs, Stack};
+use kvlab_sim::policy::{RawParams, registry};
+use kvlab_sim::replay::{EvictionCell, Settings, replay_layer};
+use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
+use kvlab_sim::trace::{LayerTensors, TraceSource};
+use kvlab_sim::types::{LayerIdx, ModelShape};
+use std::hint::black_box;
+use std::time::Instant;
+
+const SETTINGS: Settings = Settings { output_error_every: 8 };
+const ROUNDS: usize = 9;
+
+fn stack(id: &str, capacity: u32) -> Stack {
+    let knobs = Knobs { capacity, recent: 16, sinks: 4, period: 16, window: 16 };
+    let entry = registry::composition(id).expect("the id is registered");
+    entry.stack(&knobs, &RawParams::default()).expect("the amounts fit")
+}
+
+/// Attention-mass recall of a sinks-and-recency cache in f64, straight from the definition.
+fn naive(shape: &ModelShape, tensors: &LayerTensors, prompt: usize, len: usize, capacity: usize) -> f64 {
+    let mut total = 0.0;
+    for q_head in 0..usize::from(shape.q_heads) {
+        let kv = q_head / usize::from(shape.group());
+        let mut resident: Vec<usize> = (0..prompt).collect();
+        for t in prompt..len {
+            resident.push(t);
+            let logit = |i: usize| -> f64 {
+                (0..usize::from(shape.head_dim))
+                    .map(|c| f64::from(tensors.q[[q_head, t, c]]) * f64::from(tensors.k[[kv, i, c]]))
+                    .sum::<f64>()
+                    / f64::from(shape.head_dim).sqrt()
+            };
+            let all: Vec<f64> = (0..=t).map(logit).collect();
+            let largest = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = all.iter().map(|x| (x - largest).exp()).collect();
+            total += resident.iter().map(|&i| weights[i]).sum::<f64>() / weights.iter().sum::<f64>();
+            if resident.len() > capacity && resident.len().is_multiple_of(16) {
+                let newest = resident.split_off(resident.len() - (capacity - 4));
+                resident.truncate(4);
+                resident.extend(newest);
+            }
+        }
+    }
+    total
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_unstable_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+#[expect(clippy::print_stdout, reason = "a bench prints its figures")]
+fn main() {
+    // A layer of SmolLM2-135M: 400 prompt tokens, 128 decoded.
+    let (prompt, len) = (400, 528);
+    let shape = ModelShape { layers: 1, q_heads: 9, kv_heads: 3, head_dim: 64, hidden: 576, vocab: 49_152 };
+    let spec = SynthSpec { shape, lengths: vec![SynthLength { prompt_len: prompt, len }], seed: 1 };
+    let trace = Synthetic::build("sinks-and-hitters", spec).expect("the shape is valid");
+    let tensors = trace.layer(trace.sequences()[0].seq, LayerIdx::new(0)).expect("generated");
+    let time = |stacks: &[Stack]| {
+        let cells: Vec<EvictionCell<'_>> = stacks.iter().map(|stack| EvictionCell { stack, seed: 0 }).collect();
+        let since = Instant::now();
+        let meta = &trace.sequences()[0];
+        black_box(replay_layer(&shape, meta, LayerIdx::new(0), &tensors, &cells, SETTINGS).expect("replays"));
+        since.elapsed().as_secs_f64()
+    };
+    let budgets: Vec<u32> = (4..=23).map(|n| n * 16).collect();
+    println!("one layer of SmolLM2's shape, 400 + 128 tokens, median of {ROUNDS} interleaved rounds, one thread");
+    println!("{:14} {:>12} {:>16} {:>22}", "policy", "1 cell, ms", "20 cells, ms", "ms per further cell");
+    for id in ["streaming-llm", "snapkv", "vase-attnv", "vase-dkv"] {
+        let one = [stack(id, 128)];
+        let many: Vec<Stack> = budgets.iter().map(|&budget| stack(id, budget)).collect();
+        let (mut single, mut batch) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            single.push(time(&one));
+            batch.push(time(&many));
+        }
+        let (single, batch) = (median(single) * 1e3, median(batch) * 1e3);
+        println!("{id:14} {single:12.3} {batch:16.3} {:22.3}", (batch - single) / 19.0);
+    }
+    let one = [stack("streaming-llm", 128)];
+    let (mut fast, mut slow) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        fast.push(time(&one));
+        let since = Instant::now();
+        black_box(naive(&shape, &tensors, prompt as usize, len as usize, 128));
+        slow.push(since.elapsed().as_secs_f64());
+    }
+    let (fast, slow) = (median(fast) * 1e3, median(slow) * 1e3);
+    println!("naive twin of streaming-llm (recall only): {slow:.3} ms, {:.1} times ours", slow / fast);
+}
