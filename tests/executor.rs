@@ -7,6 +7,7 @@
 
 mod families;
 mod parity;
+mod record;
 mod setup;
 mod support;
 mod tiny;

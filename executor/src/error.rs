@@ -1,7 +1,10 @@
 //! The error of the crate: one variant per room.
 
+use kvlab_sim::trace::TraceError;
+
 use crate::{
-    decode::DecodeError, family::ModelError, runtime::RuntimeError, setup::SetupError, text::TextError,
+    decode::DecodeError, family::ModelError, problems::ProblemError, record::RecordError, runtime::RuntimeError, setup::SetupError,
+    text::TextError,
 };
 
 /// Why the executor stopped.
@@ -23,6 +26,15 @@ pub enum ExecutorError {
     /// Decoding.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// A problem file.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// A recording that cannot go on.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The trace that is written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }
 
 impl ExecutorError {

@@ -18,7 +18,7 @@ use crate::{
     progress::Progress,
     rope::Rope,
     runtime::{ProviderChoice, Runtime, RuntimeReport, Session},
-    setup::{LibraryFile, hex, sha256_of_bytes, sha256_of_file},
+    setup::{LibraryFile, sha256_of_bytes, sha256_of_file},
     text::{ChatTemplate, TextCodec, TextError},
     weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource},
 };
@@ -59,10 +59,8 @@ pub struct ModelIdentity {
     pub weights_sha256: String,
     /// SHA-256 of the tokenizer's JSON form.
     pub tokenizer_sha256: Option<String>,
-    /// SHA-256 of the layer graph.
-    pub layer_graph_sha256: String,
-    /// SHA-256 of the head graph.
-    pub head_graph_sha256: String,
+    /// SHA-256 over the digests of the layer graph and the head graph.
+    pub graph_sha256: String,
 }
 
 /// The sessions and tables that run a model.
@@ -75,8 +73,7 @@ pub(crate) struct Engine {
     pub(crate) gives_attention: bool,
     /// `[vocab, hidden]`
     embedding: Vec<f32>,
-    layer_graph_sha256: String,
-    head_graph_sha256: String,
+    graph_sha256: String,
 }
 
 impl Engine {
@@ -102,7 +99,8 @@ impl Engine {
         let embedding = weights.embedding()?;
         let own_head = weights.head()?;
         let graph = head_graph(config, own_head.as_ref().unwrap_or(&embedding));
-        let head_graph_sha256 = sha256_of_bytes(&graph.model);
+        let digests = layer_graph_sha256 + &sha256_of_bytes(&graph.model);
+        let graph_sha256 = sha256_of_bytes(digests.as_bytes());
         let head = Head::new(NewHead {
             session: runtime.session(graph)?,
             final_norm: weights.final_norm()?,
@@ -113,16 +111,7 @@ impl Engine {
         progress.advance(1);
         progress.finish();
         let (config, rope, gives_attention) = (config.clone(), Rope::new(config), options.attention);
-        Ok(Self {
-            config,
-            rope,
-            layers,
-            head,
-            gives_attention,
-            embedding,
-            layer_graph_sha256,
-            head_graph_sha256,
-        })
+        Ok(Self { config, rope, layers, head, gives_attention, embedding, graph_sha256 })
     }
 
     /// Rows of the embedding, `[q_pos, hidden]`. Tokens were checked before.
@@ -296,15 +285,17 @@ impl Model {
         let weights_sha256 = match self.weight_files.as_slice() {
             [] => sha256_of_bytes(self.name.as_bytes()),
             [single] => digest(single)?,
-            several => hex(several.iter().map(digest).collect::<Result<Vec<_>, _>>()?.concat().as_bytes()),
+            several => {
+                let digests = several.iter().map(digest).collect::<Result<Vec<_>, _>>()?;
+                sha256_of_bytes(digests.concat().as_bytes())
+            }
         };
         Ok(ModelIdentity {
             name: self.name.clone(),
             family: self.engine.config.family.to_owned(),
             weights_sha256,
             tokenizer_sha256: self.codec.as_ref().map(|codec| codec.digest().to_owned()),
-            layer_graph_sha256: self.engine.layer_graph_sha256.clone(),
-            head_graph_sha256: self.engine.head_graph_sha256.clone(),
+            graph_sha256: self.engine.graph_sha256.clone(),
         })
     }
 
@@ -324,6 +315,18 @@ impl Model {
     pub fn decoder(&mut self) -> Result<Decoder<'_>, ExecutorError> {
         let cache = self.new_cache()?;
         Ok(Decoder::new(&mut self.engine, cache))
+    }
+
+    /// A decoder with an empty cache, and the tokenizer beside it, if there is one.
+    pub(crate) fn decoder_and_codec(&mut self) -> Result<(Decoder<'_>, Option<&TextCodec>), ExecutorError> {
+        let cache = self.new_cache()?;
+        Ok((Decoder::new(&mut self.engine, cache), self.codec.as_ref()))
+    }
+
+    /// Name of the first weights file, without its folder.
+    pub(crate) fn source_file(&self) -> Option<String> {
+        let name = self.weight_files.first()?.file_name()?;
+        Some(name.to_string_lossy().into_owned())
     }
 
     /// A decoder that goes on with a cache of this model.

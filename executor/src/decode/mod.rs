@@ -12,6 +12,7 @@ mod head;
 mod pass;
 
 pub use cache::{KvCache, LayerCache};
+pub(crate) use decoder::greedy;
 pub use decoder::{Decoder, Flow, LayerDone};
 pub use error::{BadLogits, DecodeError, Quantity};
 pub use facts::{Distribution, TopToken};

@@ -14,7 +14,7 @@ mod python;
 mod report;
 mod wheel;
 
-pub(crate) use digest::{hex, sha256_of_bytes, sha256_of_file};
+pub(crate) use digest::{sha256_of_bytes, sha256_of_file};
 pub use error::{Refused, SetupError};
 pub use library::{LibraryFile, LibrarySource, ensure_library, find_library};
 pub use model::{ModelFile, ensure_model, find_model};

@@ -105,7 +105,10 @@ impl TextCodec {
             action: "read tokenizer.json",
             why: error.to_string(),
         })?;
-        Ok(Self { tokenizer, begin: None, adds_own_specials: true, ends, digest })
+        // What stands before nothing stands before everything.
+        let marks = tokenizer.encode_fast("", true).map_err(TextError::tokenizer("read tokenizer.json"))?;
+        let begin = marks.get_ids().first().copied();
+        Ok(Self { tokenizer, begin, adds_own_specials: true, ends, digest })
     }
 
     /// The tokens of a plain text, with what the model's files say belongs before it.
@@ -115,7 +118,8 @@ impl TextCodec {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let encoding = self.tokenizer.encode_fast(text, self.adds_own_specials);
         let encoding = encoding.map_err(TextError::tokenizer("split a text into tokens"))?;
-        Ok(self.begin.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+        let begin = self.begin.filter(|_| !self.adds_own_specials);
+        Ok(begin.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
     /// The tokens of a text that a chat template made; nothing is put before it.
@@ -140,6 +144,12 @@ impl TextCodec {
     #[must_use]
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.contains(&token)
+    }
+
+    /// Whether tokens begin with the token that the model's files put before every text.
+    #[must_use]
+    pub fn begins_with_marker(&self, tokens: &[u32]) -> bool {
+        self.begin.is_some() && tokens.first() == self.begin.as_ref()
     }
 
     /// Tokens known, added ones included.

@@ -1,0 +1,188 @@
+//! Problem files: one JSON object a line, and how a number is graded.
+//!
+//! Responsible for reading problems and for turning one into a chat. Not responsible for running anything.
+
+use crate::record::{Graded, PromptForm, RecordItem};
+use crate::text::ChatMessage;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// The first 24 questions of the GSM8K test split (MIT, see `executor/assets/NOTICE.md`).
+pub const GSM8K_SAMPLE: &str = include_str!("../assets/gsm8k-sample.jsonl");
+
+/// One problem. Other keys of a line (`source`, `licence`, …) are passed over.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Problem {
+    /// Its id, unique in the file.
+    pub id: String,
+    /// The question.
+    pub question: String,
+    /// The choices, for multiple choice.
+    #[serde(default)]
+    pub choices: Vec<String>,
+    /// The final answer; for multiple choice the letter (A = first choice).
+    #[serde(default)]
+    pub answer: Option<String>,
+}
+
+/// A problem file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProblemError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line is no problem.
+    #[error("{}: line {line} (byte {offset}): {source}; expected an object with `id`, `question` and maybe `answer`, `choices`", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// Byte at which the line begins.
+        offset: usize,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// Two problems share an id.
+    #[error("{}: line {line}: the id `{id}` was on line {first} already", path.display())]
+    DuplicateId {
+        /// The file.
+        path: PathBuf,
+        /// The second line, from 1.
+        line: usize,
+        /// The first line.
+        first: usize,
+        /// The id.
+        id: String,
+    },
+    /// The file holds no problem.
+    #[error("{}: no problem in the file", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Reads a problem file.
+///
+/// # Errors
+/// When it cannot be read or [`parse_problems`] refuses it.
+pub fn read_problems(path: &Path) -> Result<Vec<Problem>, ProblemError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ProblemError::Io { path: path.to_owned(), source })?;
+    parse_problems(&text, path)
+}
+
+/// The problems of `text`, in order; `path` is named in errors. Empty lines are passed over.
+///
+/// # Errors
+/// When a line is no problem, an id comes twice, or there is no problem at all.
+pub fn parse_problems(text: &str, path: &Path) -> Result<Vec<Problem>, ProblemError> {
+    let mut problems: Vec<(usize, Problem)> = Vec::new();
+    let mut offset = 0;
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        if !line.trim().is_empty() {
+            let problem: Problem = serde_json::from_str(line).map_err(|source| ProblemError::Line {
+                path: path.to_owned(),
+                line: at + 1,
+                offset,
+                source,
+            })?;
+            if let Some((first, _)) = problems.iter().find(|(_, known)| known.id == problem.id) {
+                return Err(ProblemError::DuplicateId {
+                    path: path.to_owned(),
+                    line: at + 1,
+                    first: *first,
+                    id: problem.id,
+                });
+            }
+            problems.push((at + 1, problem));
+        }
+        offset += line.len();
+    }
+    if problems.is_empty() {
+        return Err(ProblemError::Empty { path: path.to_owned() });
+    }
+    Ok(problems.into_iter().map(|(_, problem)| problem).collect())
+}
+
+impl Problem {
+    /// The problem as a chat of one user turn that asks for reasoning step by step.
+    #[must_use]
+    pub fn as_chat(&self) -> RecordItem {
+        let mut content = self.question.clone();
+        for (letter, choice) in ('A'..='Z').zip(&self.choices) {
+            content.push_str(&format!("\n{letter}. {choice}"));
+        }
+        content.push_str("\n\nReason step by step, then give the final answer.");
+        RecordItem {
+            item: self.id.clone(),
+            prompt: PromptForm::Chat(vec![ChatMessage { role: "user".to_owned(), content }]),
+            stops: Vec::new(),
+            expected_answer: self.answer.clone(),
+        }
+    }
+}
+
+/// Grades by the last number of the text: equal in value to the expected one. Thousands commas are passed over.
+///
+/// An expected answer that is no number is never found.
+#[must_use]
+pub fn grade_last_number(text: &str, expected: &str) -> Graded {
+    let answer = last_number(text);
+    let value = |number: &str| number.parse::<f64>().ok();
+    let same = |found: &str| match (value(found), value(&expected.trim().replace(',', ""))) {
+        (Some(found), Some(expected)) => (found - expected).abs() <= 1e-9 * expected.abs().max(1.0),
+        _ => false,
+    };
+    let correct = answer.as_deref().is_some_and(same);
+    Graded { answer, correct }
+}
+
+fn last_number(text: &str) -> Option<String> {
+    let is_part = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '-');
+    text.split(|c: char| !is_part(c))
+        .map(|run| run.replace(',', ""))
+        .map(|run| run.trim_end_matches(['.', '-']).to_owned())
+        .filter(|run| run.parse::<f64>().is_ok())
+        .next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sample_reads_and_has_numbers_for_answers() {
+        let problems = parse_problems(GSM8K_SAMPLE, Path::new("sample")).unwrap();
+        assert_eq!(problems.len(), 24);
+        assert!(problems.iter().all(|p| p.answer.as_ref().is_some_and(|a| a.parse::<f64>().is_ok())));
+    }
+
+    #[test]
+    fn a_cut_line_is_named_with_line_and_byte() {
+        let text = "{\"id\": \"a\", \"question\": \"b\"}\n{\"id\": \"c\", \"quest";
+        let error = parse_problems(text, Path::new("p.jsonl")).unwrap_err().to_string();
+        assert!(error.contains("p.jsonl: line 2 (byte 30)"), "{error}");
+        let twice = "{\"id\": \"a\", \"question\": \"b\"}\n\n{\"id\": \"a\", \"question\": \"c\"}\n";
+        let error = parse_problems(twice, Path::new("p.jsonl")).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("line 1"), "{error}");
+    }
+
+    #[test]
+    fn the_last_number_decides() {
+        let graded = |text: &str, expected: &str| grade_last_number(text, expected);
+        assert!(graded("16 - 3 - 4 = 9, so 9 * 2 = $18.", "18").correct);
+        assert!(graded("It is 70,000 dollars.", "70000").correct);
+        assert!(graded("minus -3.50", "-3.5").correct);
+        assert!(!graded("18 then 19", "18").correct);
+        assert_eq!(graded("no number here", "18"), Graded { answer: None, correct: false });
+        assert!(!graded("5", "five").correct);
+    }
+}

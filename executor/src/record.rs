@@ -1,0 +1,241 @@
+//! Recording: a model and prompts become a trace directory.
+//!
+//! Responsible for the header of the trace and for continuing an interrupted recording. The passes are run by
+//! [`OpenLoop`], the files are written by `kvlab_sim::trace`.
+
+use std::path::Path;
+
+use kvlab_sim::{
+    trace::{
+        DecodingInfo, FinishedTrace, KeyState, Leftover, ModelInfo, RopeInfo, RuntimeInfo, SequenceEnd,
+        ToolInfo, TraceHeader, TraceWriter, WorkloadInfo,
+    },
+    types::ModelShape,
+};
+
+use crate::{
+    error::ExecutorError,
+    family::{DecoderConfig, ModelError, RopeScaling},
+    model::{Model, ModelIdentity},
+    open_loop::{OpenLoop, Prompt},
+    progress::Progress,
+    runtime::{Provider, ProviderChoice, RuntimeReport},
+    text::{ChatMessage, TextError},
+};
+
+/// What is put before the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptForm {
+    /// A plain text, to be continued.
+    Text(String),
+    /// A chat, formatted by the model's template.
+    Chat(Vec<ChatMessage>),
+    /// Tokens.
+    Tokens(Vec<u32>),
+}
+
+/// One sequence to record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordItem {
+    /// Id of the problem.
+    pub item: String,
+    /// What is put before the model.
+    pub prompt: PromptForm,
+    /// Texts that end the continuation when they appear in it.
+    pub stops: Vec<String>,
+    /// The right answer, where there is one.
+    pub expected_answer: Option<String>,
+}
+
+/// Finds the answer in a continuation and says whether it is the expected one: `(continuation, expected)`.
+pub type Grader = fn(&str, &str) -> Graded;
+
+/// What a grader found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Graded {
+    /// The answer, if one was found.
+    pub answer: Option<String>,
+    /// Whether it is the expected one.
+    pub correct: bool,
+}
+
+/// Everything about a recording but the prompts.
+#[derive(Debug, Clone)]
+pub struct RecordPlan {
+    /// How sequences are run and what is kept of them.
+    pub open_loop: OpenLoop,
+    /// The program that records.
+    pub tool: ToolInfo,
+    /// Where the prompts come from.
+    pub workload: WorkloadInfo,
+    /// The seed of the recording. Greedy decoding draws nothing; it is written down.
+    pub seed: u64,
+    /// How answers are graded.
+    pub grader: Option<Grader>,
+}
+
+/// A recording that cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is nothing to record.
+    #[error("failed to record: no prompt was given")]
+    NoPrompts,
+    /// An interrupted recording was made of other prompts.
+    #[error(
+        "failed to continue the recording: its sequence {seq} is {found:?}, now it would be {expected:?}"
+    )]
+    OtherPrompts {
+        /// The sequence.
+        seq: usize,
+        /// The item recorded.
+        found: String,
+        /// The item asked for now; empty when there are fewer.
+        expected: String,
+    },
+}
+
+/// Records prompts into a trace at `target`. Sequences that an interrupted recording finished are not run again.
+///
+/// # Errors
+/// The model, the tokenizer, the trace, or prompts that are not those of the recording that is continued.
+pub fn record(
+    model: &mut Model,
+    items: &[RecordItem],
+    plan: &RecordPlan,
+    target: &Path,
+    leftover: Leftover,
+    progress: &dyn Progress,
+) -> Result<FinishedTrace, ExecutorError> {
+    if items.is_empty() {
+        return Err(RecordError::NoPrompts.into());
+    }
+    let prompts = items.iter().map(|item| prompt(model, item)).collect::<Result<Vec<_>, _>>()?;
+    let header = header(model, items, plan)?;
+    let mut writer = TraceWriter::create(target, header, leftover)?;
+    let done = writer.finished().len();
+    for (seq, finished) in writer.finished().enumerate() {
+        let expected = items.get(seq).map_or("", |item| item.item.as_str());
+        if finished.item != expected {
+            let (found, expected) = (finished.item.clone(), expected.to_owned());
+            return Err(RecordError::OtherPrompts { seq, found, expected }.into());
+        }
+    }
+    for (item, prompt) in items.iter().zip(&prompts).skip(done) {
+        let judge = |text: Option<&str>| graded(item, plan.grader, text);
+        let (mut decoder, codec) = model.decoder_and_codec()?;
+        plan.open_loop.run(&mut decoder, codec, prompt, &judge, &mut writer, progress)?;
+    }
+    Ok(writer.finish()?)
+}
+
+fn prompt(model: &Model, item: &RecordItem) -> Result<Prompt, TextError> {
+    let (tokens, text) = match &item.prompt {
+        PromptForm::Text(text) => (model.codec()?.encode(text)?, Some(text.clone())),
+        PromptForm::Chat(messages) => {
+            let text = model.chat_template()?.format(messages)?;
+            (model.codec()?.encode_formatted(&text)?, Some(text))
+        }
+        PromptForm::Tokens(tokens) => (tokens.clone(), None),
+    };
+    Ok(Prompt { item: item.item.clone(), tokens, text, stops: item.stops.clone() })
+}
+
+fn graded(item: &RecordItem, grader: Option<Grader>, text: Option<&str>) -> SequenceEnd {
+    let expected = item.expected_answer.clone();
+    let found = match (grader, text, &expected) {
+        (Some(grader), Some(text), Some(expected)) => Some(grader(text, expected)),
+        _ => None,
+    };
+    SequenceEnd {
+        expected_answer: expected,
+        correct: found.as_ref().map(|found| found.correct),
+        answer: found.and_then(|found| found.answer),
+        ..SequenceEnd::default()
+    }
+}
+
+fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<TraceHeader, ExecutorError> {
+    let config = model.config();
+    let identity = model.identity()?;
+    Ok(TraceHeader {
+        synthetic: None,
+        tool: plan.tool.clone(),
+        shape: shape(config)?,
+        rope: Some(rope_info(config)),
+        runtime: Some(runtime_info(model.runtime())),
+        model: model_info(config, identity, model.source_file()),
+        decoding: DecodingInfo {
+            mode: "greedy".to_owned(),
+            max_new_tokens: plan.open_loop.max_new_tokens,
+            chat_template: items.iter().any(|item| matches!(item.prompt, PromptForm::Chat(_))),
+        },
+        workload: plan.workload.clone(),
+        seed: plan.seed,
+        shard_tokens: TraceHeader::SHARD_TOKENS,
+        fields: plan.open_loop.fields,
+    })
+}
+
+fn shape(config: &DecoderConfig) -> Result<ModelShape, ModelError> {
+    let half = |what: &'static str, value: usize| {
+        u16::try_from(value).map_err(|_| ModelError::shape(what, value, "at most 65535, to be recorded"))
+    };
+    let whole = |what: &'static str, value: usize| {
+        u32::try_from(value).map_err(|_| ModelError::shape(what, value, "below 2^32, to be recorded"))
+    };
+    Ok(ModelShape {
+        layers: half("layers", config.layers)?,
+        q_heads: half("query heads", config.q_heads)?,
+        kv_heads: half("key-value heads", config.kv_heads)?,
+        head_dim: half("head width", config.head_dim)?,
+        hidden: whole("hidden", config.hidden)?,
+        vocab: whole("vocabulary", config.vocab)?,
+    })
+}
+
+fn rope_info(config: &DecoderConfig) -> RopeInfo {
+    let scaling = match &config.rope_scaling {
+        RopeScaling::None => None,
+        other => Some(json(other)),
+    };
+    RopeInfo { style: "rotate-half".to_owned(), theta: config.rope_theta, scaling, keys: KeyState::PostRope }
+}
+
+fn model_info(config: &DecoderConfig, identity: ModelIdentity, source_file: Option<String>) -> ModelInfo {
+    ModelInfo {
+        name: identity.name,
+        family: identity.family,
+        source_file,
+        weights_sha256: Some(identity.weights_sha256),
+        tokenizer_sha256: identity.tokenizer_sha256,
+        graph_sha256: Some(identity.graph_sha256),
+        precision: "f32".to_owned(),
+        config: json(config),
+    }
+}
+
+fn runtime_info(report: &RuntimeReport) -> RuntimeInfo {
+    let requested = match report.asked {
+        ProviderChoice::Auto => "auto",
+        ProviderChoice::Cuda => "cuda",
+        ProviderChoice::Cpu => "cpu",
+    };
+    let provider = match report.provider {
+        Provider::Cuda => "cuda",
+        Provider::Cpu => "cpu",
+    };
+    RuntimeInfo {
+        library: "onnxruntime".to_owned(),
+        version: report.version.clone().unwrap_or_else(|| report.build.clone()),
+        provider: provider.to_owned(),
+        requested_provider: requested.to_owned(),
+        fallback_reason: report.fallback_reason.clone(),
+        threads: u32::try_from(report.threads).unwrap_or(u32::MAX),
+        optimization_level: "all".to_owned(),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(value).expect("plain structs of numbers and texts have a JSON form")
+}

@@ -1,0 +1,98 @@
+//! Recording: what is written is what was run, and an interrupted recording goes on.
+
+use std::num::NonZeroUsize;
+
+use kvlab_executor::{
+    ExecutorError, LensOptions, Model, OpenLoop, PromptForm, PromptLens, Quiet, RecordError, RecordItem,
+    RecordPlan, Taps, TinySpec, record,
+};
+use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
+use kvlab_sim::types::{LayerIdx, SeqIdx};
+
+use super::support::{chunk, tiny, worst};
+
+fn plan() -> RecordPlan {
+    RecordPlan {
+        open_loop: OpenLoop {
+            chunk: chunk(5),
+            max_new_tokens: 6,
+            fields: StoredFields { hidden: true, attention: Some(Dtype::F32), lens: true, lens_top: 3 },
+            prompt_lens: PromptLens::Every(NonZeroUsize::new(4).unwrap()),
+        },
+        tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
+        workload: WorkloadInfo { name: "test".to_owned(), seed: 1, file_sha256: None },
+        seed: 1,
+        grader: None,
+    }
+}
+
+fn item(name: &str, begin: u32) -> RecordItem {
+    RecordItem {
+        item: name.to_owned(),
+        prompt: PromptForm::Tokens((begin..begin + 12).collect()),
+        stops: Vec::new(),
+        expected_answer: None,
+    }
+}
+
+#[test]
+fn a_recording_holds_what_was_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    let mut model: Model = tiny(TinySpec::default());
+    let items = [item("a", 3), item("b", 20)];
+    let finished = record(&mut model, &items, &plan(), &target, Leftover::Refuse, &Quiet).unwrap();
+    assert_eq!(finished.path, target);
+    verify(&target).unwrap();
+    let trace = Trace::open(&target).unwrap();
+    let manifest = trace.manifest();
+    assert_eq!((manifest.sequences.len(), manifest.sequences[1].len), (2, 18));
+    assert_eq!((manifest.model.family.as_str(), manifest.model.precision.as_str()), ("tiny", "f32"));
+    assert_eq!(manifest.sequences[0].finish_reason, "length");
+    // Prompt positions 0, 4, 8 and the last, and six generated ones.
+    assert_eq!(manifest.sequences[0].lens_positions, 10);
+
+    let tokens: Vec<u32> = trace.tokens(SeqIdx::new(1)).unwrap().iter().map(|token| token.get()).collect();
+    let mut decoder = model.decoder().unwrap();
+    let made = decoder.generate(&tokens[..12], chunk(12), 6, &|_| false).unwrap();
+    assert_eq!(tokens[12..], made);
+    let mut decoder = model.decoder().unwrap();
+    let pass = decoder.forward(&tokens, Taps::STATES).unwrap();
+    let lens = decoder.lens(&pass, &[17], LensOptions::default()).unwrap();
+    let rows = trace.lens(SeqIdx::new(1)).unwrap();
+    for layer in 0..3_u16 {
+        let recorded = trace.layer(SeqIdx::new(1), LayerIdx::new(layer)).unwrap();
+        let own = pass.keys.as_ref().unwrap().index_axis(ndarray::Axis(0), usize::from(layer)).to_owned();
+        let stored: Vec<f32> = recorded.k.iter().copied().collect();
+        assert!(worst(own.as_slice().unwrap(), &stored) < 1e-5);
+        let row = rows.iter().find(|row| row.pos.get() == 17 && row.layer.get() == layer).unwrap();
+        let expected = &lens[usize::from(layer)][0];
+        assert!((f64::from(row.entropy_nats) - expected.normed.entropy_nats).abs() < 1e-4);
+        assert!((f64::from(row.raw_entropy_nats) - expected.raw.as_ref().unwrap().entropy_nats).abs() < 1e-4);
+        assert_eq!(row.top1.get(), expected.normed.top[0].token);
+    }
+}
+
+#[test]
+fn an_interrupted_recording_goes_on_with_the_same_prompts_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    let mut model = tiny(TinySpec::default());
+    // The second prompt has a token that the model does not have: the recording stops after the first.
+    let mut broken = item("b", 20);
+    broken.prompt = PromptForm::Tokens(vec![20, 999]);
+    let error =
+        record(&mut model, &[item("a", 3), broken], &plan(), &target, Leftover::Refuse, &Quiet).unwrap_err();
+    assert!(matches!(error, ExecutorError::Decode(_)), "{error}");
+    assert!(!target.exists());
+    let others = [item("c", 3), item("b", 20)];
+    let error = record(&mut model, &others, &plan(), &target, Leftover::Resume, &Quiet).unwrap_err();
+    assert!(matches!(error, ExecutorError::Record(RecordError::OtherPrompts { seq: 0, .. })), "{error}");
+    let items = [item("a", 3), item("b", 20)];
+    let resumed = record(&mut model, &items, &plan(), &target, Leftover::Resume, &Quiet).unwrap();
+    let straight = folder.path().join("straight");
+    let straight = record(&mut model, &items, &plan(), &straight, Leftover::Refuse, &Quiet).unwrap();
+    assert_eq!(resumed.digest, straight.digest);
+    let error = record(&mut model, &[], &plan(), &target, Leftover::Refuse, &Quiet).unwrap_err();
+    assert!(matches!(error, ExecutorError::Record(RecordError::NoPrompts)));
+}
