@@ -1,6 +1,7 @@
 //! The trace format: round trips, interrupted recordings, damage, hostile content, versions.
 
 mod corruption;
+mod facts;
 mod fixture;
 mod hostile;
 mod mutation;

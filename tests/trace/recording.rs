@@ -24,6 +24,9 @@ fn complete(mut writer: TraceWriter) {
     writer.finish().unwrap();
 }
 
+/// Where recordings are cut: sequences finished, and calls made into the next one.
+const CUTS: [(usize, usize); 6] = [(0, 0), (0, 3), (1, 0), (1, 2), (2, 4), (3, 0)];
+
 /// Records until `whole` sequences are finished and `chunks` chunks of the next are pushed, then stops dead.
 fn interrupt(folder: &Folder, whole: usize, chunks: usize) {
     let mut writer = writer(folder, Leftover::Resume);
@@ -41,7 +44,7 @@ fn interrupt(folder: &Folder, whole: usize, chunks: usize) {
 
 #[test]
 fn an_interrupted_recording_leaves_nothing_that_is_accepted() {
-    for (whole, chunks) in [(0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (2, 4), (3, 0)] {
+    for (whole, chunks) in CUTS {
         let folder = Folder::empty();
         interrupt(&folder, whole, chunks);
         assert!(!folder.trace().exists(), "{whole} {chunks}");
@@ -56,7 +59,7 @@ fn an_interrupted_recording_leaves_nothing_that_is_accepted() {
 fn a_resumed_recording_is_the_undisturbed_one_byte_for_byte() {
     let undisturbed = Folder::empty();
     complete(writer(&undisturbed, Leftover::Refuse));
-    for (whole, chunks) in [(0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (2, 4), (3, 0)] {
+    for (whole, chunks) in CUTS {
         let folder = Folder::empty();
         interrupt(&folder, whole, chunks);
         let resumed = writer(&folder, Leftover::Resume);
@@ -71,15 +74,50 @@ fn a_resumed_recording_is_the_undisturbed_one_byte_for_byte() {
 fn interrupted_while_finishing_it_can_be_finished_again() {
     let undisturbed = Folder::empty();
     complete(writer(&undisturbed, Leftover::Refuse));
-    let folder = Folder::empty();
-    interrupt(&folder, 3, 0);
-    // The merged tables and the manifest are there, the folder was not renamed yet.
-    for (inside, content) in files(&undisturbed.trace()) {
-        fs::write(folder.partial().join(inside), content).unwrap();
+    let finished = files(&undisturbed.trace());
+    // Of the files that are written at the end, in this order, the first `count` are there; then the journal goes,
+    // entry by entry; the folder was not renamed yet.
+    let last = [
+        "facts/lens.parquet",
+        "facts/lens_top.parquet",
+        "facts/tokens.parquet",
+        "manifest.json",
+        "manifest.sha256",
+    ];
+    for count in 0..=last.len() + 3 {
+        let folder = Folder::empty();
+        interrupt(&folder, 3, 0);
+        for inside in &last[..count.min(last.len())] {
+            let (_, content) = finished.iter().find(|(found, _)| found == inside).unwrap();
+            fs::write(folder.partial().join(inside), content).unwrap();
+        }
+        let journal = folder.partial().join("journal");
+        match count.saturating_sub(last.len()) {
+            0 => {}
+            1 => fs::remove_file(journal.join("header.json")).unwrap(),
+            2 => fs::remove_file(journal.join("00001.json")).unwrap(),
+            _ => fs::remove_dir_all(journal).unwrap(),
+        }
+        assert!(matches!(Trace::open(&folder.partial()), Err(TraceError::Incomplete { .. })));
+        let resumed = writer(&folder, Leftover::Resume);
+        assert_eq!(resumed.finished().len(), 3);
+        complete(resumed);
+        assert_eq!(files(&folder.trace()), finished, "{count}");
     }
-    assert!(matches!(Trace::open(&folder.partial()), Err(TraceError::Incomplete { .. })));
-    complete(writer(&folder, Leftover::Resume));
-    assert_eq!(files(&folder.trace()), files(&undisturbed.trace()));
+}
+
+#[test]
+fn a_sealed_recording_takes_no_other_header_and_no_more_sequences() {
+    let folder = Folder::empty();
+    complete(writer(&folder, Leftover::Refuse));
+    fs::rename(folder.trace(), folder.partial()).unwrap();
+    let header = TraceHeader { seed: 4, ..recorded_header(Dtype::F32) };
+    let error = TraceWriter::create(&folder.trace(), header, Leftover::Resume).unwrap_err();
+    assert!(matches!(error, TraceError::ResumeMismatch { .. }), "{error}");
+    let mut resumed = writer(&folder, Leftover::Resume);
+    assert!(matches!(resumed.begin_sequence(start(3)), Err(TraceError::Chunk { .. })));
+    resumed.finish().unwrap();
+    verify(&folder.trace()).unwrap();
 }
 
 #[test]

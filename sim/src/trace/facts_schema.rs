@@ -46,7 +46,8 @@ pub(crate) fn columns(path: &str) -> &'static [(&'static str, Kind)] {
     }
 }
 
-/// Rows of one facts table on their way to the file. Values are pushed by column number, in the order above.
+/// Rows of one facts table on their way to the file. Values are pushed by column number, in the order above; a value of
+/// another kind than its column is left out, and [`Rows::take`] finds the columns of unequal length.
 #[derive(Debug)]
 pub(crate) struct Rows {
     names: &'static [(&'static str, Kind)],
@@ -69,23 +70,20 @@ impl Rows {
     }
 
     pub(crate) fn int(&mut self, column: usize, value: impl Into<i64>) {
-        match &mut self.columns[column] {
-            Column::Int(values) => values.push(Some(value.into())),
-            other => unreachable!("column {column} holds {}", other.kind()),
+        if let Column::Int(values) = &mut self.columns[column] {
+            values.push(Some(value.into()));
         }
     }
 
     pub(crate) fn real(&mut self, column: usize, value: f32) {
-        match &mut self.columns[column] {
-            Column::Real(values) => values.push(Some(f64::from(value))),
-            other => unreachable!("column {column} holds {}", other.kind()),
+        if let Column::Real(values) = &mut self.columns[column] {
+            values.push(Some(f64::from(value)));
         }
     }
 
     pub(crate) fn bool(&mut self, column: usize, value: bool) {
-        match &mut self.columns[column] {
-            Column::Bool(values) => values.push(Some(value)),
-            other => unreachable!("column {column} holds {}", other.kind()),
+        if let Column::Bool(values) = &mut self.columns[column] {
+            values.push(Some(value));
         }
     }
 

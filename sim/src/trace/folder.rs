@@ -96,6 +96,11 @@ pub(crate) fn read_manifest(root: &Path) -> Result<(Manifest, String), TraceErro
     if is_unfinished {
         return Err(TraceError::Incomplete { path: root.to_owned() });
     }
+    read_manifest_in(root)
+}
+
+/// As [`read_manifest`], in a folder of any name.
+pub(crate) fn read_manifest_in(root: &Path) -> Result<(Manifest, String), TraceError> {
     let (bytes, path) = read_small(root, MANIFEST, MAX_MANIFEST_BYTES)?;
     check_version(&bytes, &path)?;
     let found = sha256(&bytes);

@@ -1,13 +1,14 @@
 //! The journal of an unfinished recording: its header, and an entry for each finished sequence.
 //!
 //! An entry is written after the files it names are synced, so what the journal says is there. Anything else in the
-//! folder belongs to a sequence that was cut off, and is removed when the recording goes on.
+//! folder belongs to a sequence that was cut off, and is removed when the recording goes on. Once the manifest is
+//! written the journal has done its work: a recording that was interrupted then only has to be moved to its target.
 
 use super::{Leftover, TraceHeader};
 use crate::table::{sync_folder, write_whole};
 use crate::trace::TraceError;
-use crate::trace::folder::{open_inside, parse_json, sha256_of_file, to_json};
-use crate::trace::manifest::{SequenceInfo, ShardInfo, TableInfo};
+use crate::trace::folder::{open_inside, parse_json, read_manifest_in, sha256_of_file, to_json};
+use crate::trace::manifest::{MANIFEST, MANIFEST_DIGEST, Manifest, SequenceInfo, ShardInfo, TableInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -33,6 +34,8 @@ pub(super) struct Entry {
 pub(super) struct Journal {
     root: PathBuf,
     pub(super) entries: Vec<Entry>,
+    /// Digest of the manifest, when the recording was interrupted after writing it.
+    pub(super) sealed: Option<String>,
     /// Held while the recording runs.
     _lock: File,
 }
@@ -48,6 +51,12 @@ impl Journal {
             fs::create_dir_all(&path).map_err(|error| TraceError::io(&path, error))?;
         }
         let lock = lock(root)?;
+        if has_leftover
+            && leftover == Leftover::Resume
+            && let Some((entries, digest)) = sealed_entries(root, header)?
+        {
+            return Ok(Self { root: root.to_owned(), entries, sealed: Some(digest), _lock: lock });
+        }
         let header_path = root.join(HEADER);
         let entries = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
             check_header(&header_path, header)?;
@@ -60,7 +69,7 @@ impl Journal {
             let bytes = to_json(header, &header_path)?;
             write_whole(&header_path, &bytes).map_err(|error| TraceError::io(&header_path, error))?;
         }
-        Ok(Self { root: root.to_owned(), entries, _lock: lock })
+        Ok(Self { root: root.to_owned(), entries, sealed: None, _lock: lock })
     }
 
     /// Enters a sequence whose files are synced.
@@ -77,9 +86,9 @@ impl Journal {
     }
 }
 
-/// Removes the journal of a recording that was moved to its target.
-pub(super) fn remove(target: &Path) -> Result<(), TraceError> {
-    let path = target.join(JOURNAL);
+/// Removes the journal of a recording whose manifest is written.
+pub(super) fn remove(root: &Path) -> Result<(), TraceError> {
+    let path = root.join(JOURNAL);
     fs::remove_dir_all(&path).map_err(|error| TraceError::io(&path, error))
 }
 
@@ -114,6 +123,36 @@ fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
     Err(TraceError::ResumeMismatch { path: path.parent().unwrap_or(path).to_owned(), part: part.to_owned() })
 }
 
+/// The sequences and the manifest's digest of a recording that was interrupted after its manifest was written.
+fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<(Vec<Entry>, String)>, TraceError> {
+    let Ok((manifest, digest)) = read_manifest_in(root) else { return Ok(None) };
+    let tables = manifest.tables.iter().map(|table| (&table.path, table.bytes, &table.sha256));
+    let shards = manifest.shards.iter().map(|shard| (&shard.path, shard.bytes, &shard.sha256));
+    if !is_intact(root, tables.chain(shards)) {
+        return Ok(None);
+    }
+    let begun =
+        Manifest { sequences: Vec::new(), shards: Vec::new(), tables: Vec::new(), ..manifest.clone() };
+    if begun != header.manifest() {
+        return Err(TraceError::ResumeMismatch { path: root.to_owned(), part: "header".to_owned() });
+    }
+    let entry = |sequence: SequenceInfo| Entry {
+        shards: manifest.shards.iter().filter(|shard| shard.seq == sequence.seq).cloned().collect(),
+        sequence,
+        parts: Vec::new(),
+    };
+    Ok(Some((manifest.sequences.iter().cloned().map(entry).collect(), digest)))
+}
+
+/// Whether files have the size and digest on record.
+fn is_intact<'a>(root: &Path, mut files: impl Iterator<Item = (&'a String, u64, &'a String)>) -> bool {
+    files.all(|(inside, bytes, sha256)| {
+        open_inside(root, inside)
+            .and_then(|(mut file, path)| sha256_of_file(&mut file, &path))
+            .is_ok_and(|found| found == (bytes, sha256.clone()))
+    })
+}
+
 /// The entries from the first on whose files are all as they were; those behind a damaged one are recorded again.
 fn finished_entries(root: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
@@ -128,15 +167,11 @@ fn read_entry(root: &Path, seq: usize) -> Option<Entry> {
     let entry: Entry = parse_json(&fs::read(&path).ok()?, &path).ok()?;
     let shards = entry.shards.iter().map(|shard| (&shard.path, shard.bytes, &shard.sha256));
     let parts = entry.parts.iter().map(|part| (&part.path, part.bytes, &part.sha256));
-    let is_intact = shards.chain(parts).all(|(inside, bytes, sha256)| {
-        open_inside(root, inside)
-            .and_then(|(mut file, path)| sha256_of_file(&mut file, &path))
-            .is_ok_and(|found| found == (bytes, sha256.clone()))
-    });
+    let is_intact = is_intact(root, shards.chain(parts));
     (is_intact && usize::try_from(entry.sequence.seq) == Ok(seq)).then_some(entry)
 }
 
-/// Removes every file that belongs neither to the journal nor to a finished sequence.
+/// Removes every file that belongs neither to the journal nor to a finished sequence, and any manifest.
 fn remove_strangers(root: &Path, entries: &[Entry]) -> Result<(), TraceError> {
     let mut kept: BTreeSet<String> = [LOCK.to_owned()].into();
     if !entries.is_empty() {
@@ -146,6 +181,15 @@ fn remove_strangers(root: &Path, entries: &[Entry]) -> Result<(), TraceError> {
         kept.insert(entry_path(seq));
         kept.extend(entry.shards.iter().map(|shard| shard.path.clone()));
         kept.extend(entry.parts.iter().map(|part| part.path.clone()));
+    }
+    for manifest in [MANIFEST, MANIFEST_DIGEST] {
+        let path = root.join(manifest);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(TraceError::io(&path, error));
+            }
+            _ => {}
+        }
     }
     for folder in FOLDERS {
         let path = root.join(folder);

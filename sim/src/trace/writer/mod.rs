@@ -100,6 +100,10 @@ impl TraceWriter {
                 "no open sequence",
             ));
         }
+        if self.journal.sealed.is_some() {
+            let found = "a recording that only has to be moved to its target";
+            return Err(TraceError::chunk("begin_sequence", found, "a recording with sequences left"));
+        }
         if start.prompt_len == 0 || start.bos_len > start.prompt_len {
             let found =
                 format!("{} prompt tokens of which {} begin the sequence", start.prompt_len, start.bos_len);
@@ -185,26 +189,35 @@ impl TraceWriter {
             ));
         }
         let Self { target, root, header, journal, .. } = self;
-        let tables = facts::merge(&root, &journal.entries, &header)?;
-        let (sequences, shards): (Vec<_>, Vec<_>) =
-            journal.entries.iter().map(|entry| (entry.sequence.clone(), entry.shards.clone())).unzip();
-        let manifest = Manifest { sequences, shards: shards.concat(), tables, ..header.manifest() };
-        let digest = folder::write_manifest(&root, &manifest)?;
-        for inside in ["facts", "tensors", ""] {
-            let path = root.join(inside);
-            sync_folder(&path).map_err(|error| TraceError::io(&path, error))?;
-        }
+        let digest = match &journal.sealed {
+            Some(digest) => digest.clone(),
+            None => seal(&root, &header, &journal.entries)?,
+        };
         if fs::symlink_metadata(&target).is_ok() {
             return Err(TraceError::Exists { path: target });
         }
         // The lock goes first: not every system renames a folder with an open file in it.
         drop(journal);
+        journal::remove(&root)?;
         fs::rename(&root, &target).map_err(|error| TraceError::io(&target, error))?;
         let parent = target.parent().unwrap_or(Path::new(""));
         sync_folder(parent).map_err(|error| TraceError::io(parent, error))?;
-        journal::remove(&target)?;
         Ok(FinishedTrace { path: target, digest })
     }
+}
+
+/// Merges the facts, writes the manifest, and syncs the folder; gives the manifest's digest.
+fn seal(root: &Path, header: &TraceHeader, entries: &[Entry]) -> Result<String, TraceError> {
+    let tables = facts::merge(root, entries, header)?;
+    let (sequences, shards): (Vec<_>, Vec<_>) =
+        entries.iter().map(|entry| (entry.sequence.clone(), entry.shards.clone())).unzip();
+    let manifest = Manifest { sequences, shards: shards.concat(), tables, ..header.manifest() };
+    let digest = folder::write_manifest(root, &manifest)?;
+    for inside in ["facts", "tensors", ""] {
+        let path = root.join(inside);
+        sync_folder(&path).map_err(|error| TraceError::io(&path, error))?;
+    }
+    Ok(digest)
 }
 
 impl OpenSequence {
