@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod families;
+mod gguf_files;
 mod parity;
 mod record;
 mod setup;

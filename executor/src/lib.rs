@@ -8,9 +8,10 @@
 //! Not responsible for policies, for the trace format, or for printing: news goes to a [`Progress`].
 
 #![warn(missing_docs)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod decode;
+mod engine;
 mod error;
 mod family;
 mod gguf;

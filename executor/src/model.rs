@@ -1,26 +1,23 @@
-//! A loaded model: what it is, its texts, and the sessions that run it.
+//! A loaded model: what it is, its texts, and the engine that runs it.
 
 use std::{
-    collections::BTreeSet,
-    io,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{
-    decode::{Decoder, Head, KvCache, NewHead},
+    decode::{Decoder, KvCache},
+    engine::Engine,
     error::ExecutorError,
     family::{self, DecoderConfig, Family, ModelError, RowOrder, TinySpec},
     gguf::GgufFile,
-    graph::{AttentionOutput, head_graph, layer_graph},
     progress::Progress,
-    rope::Rope,
-    runtime::{ProviderChoice, Runtime, RuntimeReport, Session},
+    runtime::{ProviderChoice, Runtime, RuntimeReport},
     setup::{LibraryFile, sha256_of_bytes, sha256_of_file},
-    text::{ChatTemplate, TextCodec, TextError},
-    weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource},
+    text::{ChatTemplate, TextCodec, TextError, Texts, folder_texts, gguf_texts},
+    weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile},
 };
 
 const SUPPORTED_INPUTS: &str =
@@ -61,64 +58,6 @@ pub struct ModelIdentity {
     pub tokenizer_sha256: Option<String>,
     /// SHA-256 over the digests of the layer graph and the head graph.
     pub graph_sha256: String,
-}
-
-/// The sessions and tables that run a model.
-#[derive(Debug)]
-pub(crate) struct Engine {
-    pub(crate) config: DecoderConfig,
-    pub(crate) rope: Rope,
-    pub(crate) layers: Vec<Session>,
-    pub(crate) head: Head,
-    pub(crate) gives_attention: bool,
-    /// `[vocab, hidden]`
-    embedding: Vec<f32>,
-    graph_sha256: String,
-}
-
-impl Engine {
-    fn build(
-        config: &DecoderConfig,
-        weights: &dyn WeightSource,
-        runtime: &Runtime,
-        options: &LoadOptions,
-        progress: &dyn Progress,
-    ) -> Result<Self, ExecutorError> {
-        progress.start("loading the model", Some(config.layers as u64 + 1));
-        let attention = if options.attention { AttentionOutput::Given } else { AttentionOutput::Hidden };
-        let mut layers = Vec::with_capacity(config.layers);
-        let mut layer_graph_sha256 = String::new();
-        for layer in 0..config.layers {
-            let graph = layer_graph(config, &weights.layer(layer)?, attention);
-            if layer == 0 {
-                layer_graph_sha256 = sha256_of_bytes(&graph.model);
-            }
-            layers.push(runtime.session(graph)?);
-            progress.advance(1);
-        }
-        let embedding = weights.embedding()?;
-        let own_head = weights.head()?;
-        let graph = head_graph(config, own_head.as_ref().unwrap_or(&embedding));
-        let digests = layer_graph_sha256 + &sha256_of_bytes(&graph.model);
-        let graph_sha256 = sha256_of_bytes(digests.as_bytes());
-        let head = Head::new(NewHead {
-            session: runtime.session(graph)?,
-            final_norm: weights.final_norm()?,
-            rms_eps: config.rms_eps,
-            vocab: config.vocab,
-            threads: options.threads,
-        });
-        progress.advance(1);
-        progress.finish();
-        let (config, rope, gives_attention) = (config.clone(), Rope::new(config), options.attention);
-        Ok(Self { config, rope, layers, head, gives_attention, embedding, graph_sha256 })
-    }
-
-    /// Rows of the embedding, `[q_pos, hidden]`. Tokens were checked before.
-    pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
-        let width = self.config.hidden;
-        tokens.iter().flat_map(|token| &self.embedding[*token as usize * width..][..width]).copied().collect()
-    }
 }
 
 /// A model ready to run.
@@ -171,30 +110,10 @@ impl Model {
     fn load_gguf(path: &Path, options: &LoadOptions, progress: &dyn Progress) -> Result<Self, ExecutorError> {
         let file = GgufFile::open(path).map_err(ModelError::from)?;
         let (family, config) = family::from_gguf(&file)?;
-        let codec = TextCodec::from_gguf(&file)?;
-        let source = file.optional_text("tokenizer.chat_template").map_err(TextError::from)?;
-        let id_text = |key: &str| -> Result<String, TextError> {
-            let id = file.optional_id(key)?;
-            Ok(id.and_then(|id| codec.token_text(id)).unwrap_or_default())
-        };
-        let template = source
-            .map(|source| {
-                let (begin, end) =
-                    (id_text("tokenizer.ggml.bos_token_id")?, id_text("tokenizer.ggml.eos_token_id")?);
-                ChatTemplate::new(source.to_owned(), begin, end)
-            })
-            .transpose()?;
+        let texts = gguf_texts(&file)?;
         let tensors = GgufTensors(&file);
         let row_order = family.gguf_row_order();
-        Self::assemble(
-            &tensors,
-            row_order,
-            config,
-            options,
-            progress,
-            Texts { codec: Some(codec), template },
-            vec![path.to_owned()],
-        )
+        Self::assemble(&tensors, row_order, config, options, progress, texts, vec![path.to_owned()])
     }
 
     fn load_folder(
@@ -333,63 +252,4 @@ impl Model {
     pub fn decoder_with(&mut self, cache: KvCache) -> Decoder<'_> {
         Decoder::new(&mut self.engine, cache)
     }
-}
-
-/// What belongs to texts.
-struct Texts {
-    codec: Option<TextCodec>,
-    template: Option<ChatTemplate>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct RawEnds {
-    eos_token_id: Option<OneOrMany>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct RawTokenizerConfig {
-    chat_template: Option<serde_json::Value>,
-    bos_token: Option<serde_json::Value>,
-    eos_token: Option<serde_json::Value>,
-}
-
-/// Reads a JSON file that may be absent.
-fn optional_json<T: Default + serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => {
-            serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
-        Err(error) => Err(ModelError::io("read", path)(error)),
-    }
-}
-
-fn folder_texts(path: &Path) -> Result<Texts, ExecutorError> {
-    let mut ends = BTreeSet::new();
-    for name in ["config.json", "generation_config.json"] {
-        match optional_json::<RawEnds>(&path.join(name))?.eos_token_id {
-            Some(OneOrMany::One(end)) => ends.extend([end]),
-            Some(OneOrMany::Many(several)) => ends.extend(several),
-            None => {}
-        }
-    }
-    let tokenizer = path.join("tokenizer.json");
-    let codec = tokenizer.is_file().then(|| TextCodec::from_json(&tokenizer, ends)).transpose()?;
-    let raw: RawTokenizerConfig = optional_json(&path.join("tokenizer_config.json"))?;
-    // A token is written as a text, or as an object with its text in "content".
-    let text = |value: Option<serde_json::Value>| {
-        let value = value.unwrap_or_default();
-        value.as_str().or_else(|| value.get("content")?.as_str()).unwrap_or_default().to_owned()
-    };
-    let (begin, end) = (text(raw.bos_token), text(raw.eos_token));
-    let source = raw.chat_template.as_ref().and_then(serde_json::Value::as_str);
-    let template = source.map(|source| ChatTemplate::new(source.to_owned(), begin, end)).transpose()?;
-    Ok(Texts { codec, template })
 }

@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path};
 
-use kvlab_executor::{ExecutorError, LensOptions, Model, ModelError, Quiet, Taps};
+use half::bf16;
+use kvlab_executor::{DecodeError, ExecutorError, LensOptions, Model, ModelError, Quantity, Quiet, Taps};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use super::support::{Golden, chunk, golden_folder, load_options, worst, worst64};
 
@@ -104,4 +106,117 @@ fn qwen2_with_biases_agrees_with_the_golden_pass() {
 #[test]
 fn qwen3_with_head_norms_agrees_with_the_golden_pass() {
     check_family("qwen3");
+}
+
+/// A copy of a golden folder with its weights written by `write`.
+fn copy_of(family: &str, write: impl FnOnce(&Path, &SafeTensors<'_>)) -> tempfile::TempDir {
+    let (from, to) = (golden_folder().join("export").join(family), tempfile::tempdir().unwrap());
+    fs::copy(from.join("config.json"), to.path().join("config.json")).unwrap();
+    let bytes = fs::read(from.join("model.safetensors")).unwrap();
+    write(to.path(), &SafeTensors::deserialize(&bytes).unwrap());
+    to
+}
+
+fn logits(folder: &Path) -> Vec<f32> {
+    let mut model = Model::load(folder, &load_options(), &Quiet).unwrap();
+    let mut decoder = model.decoder().unwrap();
+    let pass = decoder.forward(&[5, 9, 300], Taps::NONE).unwrap();
+    decoder.last_logits(&pass).unwrap()
+}
+
+#[test]
+fn several_files_with_an_index_are_one_model() {
+    let expected = logits(&golden_folder().join("export").join("llama3"));
+    let folder = copy_of("llama3", |folder, all| {
+        let mut map = serde_json::Map::new();
+        for part in 0..2 {
+            let name = format!("model-0000{}-of-00002.safetensors", part + 1);
+            let tensors: Vec<_> = all.iter().enumerate().filter(|(index, _)| index % 2 == part).collect();
+            let tensors = tensors.into_iter().map(|(_, (tensor, view))| {
+                map.insert(tensor.to_owned(), name.clone().into());
+                (tensor.to_owned(), view)
+            });
+            fs::write(folder.join(&name), safetensors::serialize(tensors, None).unwrap()).unwrap();
+        }
+        let index = serde_json::json!({ "weight_map": map }).to_string();
+        fs::write(folder.join("model.safetensors.index.json"), index).unwrap();
+    });
+    assert_eq!(logits(folder.path()), expected);
+    let escape = r#"{"weight_map": {"a": "../secret.safetensors"}}"#;
+    fs::write(folder.path().join("model.safetensors.index.json"), escape).unwrap();
+    let text = load_error(folder.path()).to_string();
+    assert!(
+        text.contains("\"../secret.safetensors\", accepted is a name inside the model's folder"),
+        "{text}"
+    );
+}
+
+#[test]
+fn half_width_weights_are_widened() {
+    let expected = logits(&golden_folder().join("export").join("llama3"));
+    let folder = copy_of("llama3", |folder, all| {
+        let narrow: Vec<(String, Vec<usize>, Vec<u8>)> = all
+            .iter()
+            .map(|(name, view)| {
+                let values =
+                    view.data().chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+                let bytes = values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect();
+                (name.to_owned(), view.shape().to_vec(), bytes)
+            })
+            .collect();
+        let views = narrow
+            .iter()
+            .map(|(name, shape, bytes)| (name, TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap()));
+        fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    });
+    // Weights lose 8 of their 24 bits: logits of size 10 move by a few hundredths.
+    let error = worst(&logits(folder.path()), &expected);
+    assert!(error > 0.0 && error < 0.5, "{error}");
+}
+
+#[test]
+fn damaged_weights_files_are_errors() {
+    let folder = copy_of("qwen2", |folder, _| fs::write(folder.join("model.safetensors"), b"short").unwrap());
+    assert!(matches!(load_error(folder.path()), ExecutorError::Model(ModelError::Io { .. })));
+    fs::write(folder.path().join("model.safetensors"), [u64::MAX.to_le_bytes(), [0; 8]].concat()).unwrap();
+    let text = load_error(folder.path()).to_string();
+    assert!(text.contains("the size of the header is 18446744073709551615"), "{text}");
+    let whole = fs::read(golden_folder().join("export/qwen2/model.safetensors")).unwrap();
+    fs::write(folder.path().join("model.safetensors"), &whole[..whole.len() - 4]).unwrap();
+    let text = load_error(folder.path()).to_string();
+    assert!(text.contains("the end of tensor"), "{text}");
+}
+
+#[test]
+fn a_number_that_is_not_finite_stops_the_pass_with_its_place() {
+    let folder = copy_of("llama3", |folder, all| {
+        let loud: Vec<(String, Vec<usize>, Vec<u8>)> = all
+            .iter()
+            .map(|(name, view)| {
+                let mut bytes = view.data().to_vec();
+                if name == "model.layers.2.self_attn.v_proj.weight" {
+                    // The second head's rows: finite weights whose products are not.
+                    let half = bytes.len() / 2;
+                    bytes[half..]
+                        .chunks_exact_mut(4)
+                        .for_each(|four| four.copy_from_slice(&3e38_f32.to_le_bytes()));
+                }
+                (name.to_owned(), view.shape().to_vec(), bytes)
+            })
+            .collect();
+        let views = loud
+            .iter()
+            .map(|(name, shape, bytes)| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+        fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    });
+    let mut model = Model::load(folder.path(), &load_options(), &Quiet).unwrap();
+    let mut decoder = model.decoder().unwrap();
+    let error = decoder.forward(&[7, 8], Taps::NONE).unwrap_err();
+    let DecodeError::NonFinite { quantity, layer, head, pos, token, .. } = error else { panic!("{error}") };
+    assert_eq!((quantity, layer, head, pos, token), (Quantity::Value, 2, Some(1), 0, 7));
+    assert_eq!(
+        (decoder.next_position(), decoder.cache().layers()[0].slots()),
+        (0, 0),
+        "the cache is unchanged"
+    );
 }

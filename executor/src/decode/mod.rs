@@ -10,6 +10,7 @@ mod exp;
 mod facts;
 mod head;
 mod pass;
+mod walk;
 
 pub use cache::{KvCache, LayerCache};
 pub(crate) use decoder::greedy;

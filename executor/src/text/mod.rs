@@ -4,9 +4,11 @@
 //! not ask for: a beginning-of-text token that a model was not trained with can ruin it.
 
 mod error;
+mod files;
 mod template;
 mod tokenizer;
 
 pub use error::TextError;
+pub(crate) use files::{Texts, folder_texts, gguf_texts};
 pub use template::{ChatMessage, ChatTemplate};
 pub use tokenizer::TextCodec;

@@ -1,0 +1,231 @@
+//! One pass through the layers, in the making.
+//!
+//! Responsible for feeding each layer's session, for checking and copying what comes out. Nothing of the cache is changed
+//! before the pass is complete: [`super::Decoder`] does that with what [`Walk::finish`] gives.
+
+use std::ops::Range;
+
+use ndarray::{Array2, Array3, Array4, ArrayView2, Axis};
+
+use super::{
+    cache::{Bias, KvCache},
+    decoder::{Flow, Gate, LayerDone},
+    error::{DecodeError, Quantity},
+    pass::{Pass, Taps},
+};
+use crate::{
+    engine::Engine,
+    graph::io,
+    runtime::{Feed, Tensor},
+};
+
+/// One pass in the making.
+pub(super) struct Walk<'a> {
+    engine: &'a mut Engine,
+    cache: &'a KvCache,
+    taps: Taps,
+    hidden: Tensor,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    /// The bias of the layer before, and the slots it was made for, if it may be used again.
+    bias: Option<(usize, Bias)>,
+    appended: Vec<(Tensor, Tensor)>,
+    pass: Pass,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        engine: &'a mut Engine,
+        cache: &'a KvCache,
+        tokens: &[u32],
+        positions: Vec<u32>,
+        taps: Taps,
+    ) -> Result<Self, DecodeError> {
+        let config = &engine.config;
+        let (cos, sin) = engine.rope.angles(&positions);
+        let hidden = Tensor::new(&[tokens.len(), config.hidden], engine.embed(tokens))?;
+        let (layers, count) = (config.layers, tokens.len());
+        let per_head = |wanted: bool, heads: usize| {
+            wanted.then(|| Array4::zeros((layers, heads, count, config.head_dim)))
+        };
+        let pass = Pass {
+            tokens: tokens.to_vec(),
+            positions,
+            layers_run: 0,
+            last_hidden: Array2::zeros((0, config.hidden)),
+            hidden: taps.hidden.then(|| Array3::zeros((layers, count, config.hidden))),
+            queries: per_head(taps.queries, config.q_heads),
+            keys: per_head(taps.keys, config.kv_heads),
+            values: per_head(taps.values, config.kv_heads),
+            attention: taps.attention.then(Vec::new),
+        };
+        Ok(Self { engine, cache, taps, hidden, cos, sin, bias: None, appended: Vec::new(), pass })
+    }
+
+    pub(super) fn run_layer(&mut self, layer: usize) -> Result<(), DecodeError> {
+        let config = &self.engine.config;
+        let (count, group, width) = (self.pass.tokens.len(), config.group(), config.head_dim);
+        let stored = &self.cache.layers()[layer];
+        let slots = stored.slots();
+        let reusable = stored.shares_bias();
+        let bias = match self.bias.take() {
+            Some((made_for, bias)) if reusable && made_for == slots => bias,
+            _ => stored.bias(group, count),
+        };
+        let angles = [count, width];
+        let inputs = [
+            (io::HIDDEN_IN, Feed::Held(&self.hidden)),
+            (io::COS, Feed::View { shape: &angles, data: &self.cos }),
+            (io::SIN, Feed::View { shape: &angles, data: &self.sin }),
+            (io::PAST_KEYS, Feed::Held(stored.key_tensor())),
+            (io::PAST_VALUES, Feed::Held(stored.value_tensor())),
+            (io::BIAS, Feed::View { shape: &bias.shape, data: &bias.data }),
+        ];
+        let states = [io::HIDDEN_OUT, io::PRESENT_KEYS, io::PRESENT_VALUES];
+        let session = &mut self.engine.layers[layer];
+        let (hidden, keys, values, queries, attention) = match (self.taps.queries, self.taps.attention) {
+            (false, false) => {
+                let [hidden, keys, values] = session.run(&inputs, states)?;
+                (hidden, keys, values, None, None)
+            }
+            (true, false) => {
+                let [hidden, keys, values, queries] =
+                    session.run(&inputs, [states[0], states[1], states[2], io::QUERIES])?;
+                (hidden, keys, values, Some(queries), None)
+            }
+            (_, true) => {
+                let [hidden, keys, values, queries, attention] =
+                    session.run(&inputs, [states[0], states[1], states[2], io::QUERIES, io::ATTENTION])?;
+                (hidden, keys, values, Some(queries), Some(attention))
+            }
+        };
+        if reusable {
+            self.bias = Some((slots, bias));
+        }
+        self.take_states(layer, &keys, &values, queries.as_ref())?;
+        self.take_hidden(layer, hidden)?;
+        if let Some(attention) = attention {
+            self.take_attention(layer, &attention, slots + count)?;
+        }
+        self.appended.push((keys, values));
+        self.pass.layers_run = layer + 1;
+        Ok(())
+    }
+
+    /// Checks the new keys, values and queries, and copies those that are tapped.
+    fn take_states(
+        &mut self,
+        layer: usize,
+        keys: &Tensor,
+        values: &Tensor,
+        queries: Option<&Tensor>,
+    ) -> Result<(), DecodeError> {
+        let count = self.pass.tokens.len();
+        let newest = |tensor: &Tensor| tensor.shape()[1] - count..tensor.shape()[1];
+        let (mut key_tap, mut value_tap, mut query_tap) =
+            (self.pass.keys.take(), self.pass.values.take(), self.pass.queries.take());
+        let result = (|| {
+            self.take_rows(Quantity::Key, layer, keys, newest(keys), key_tap.as_mut())?;
+            self.take_rows(Quantity::Value, layer, values, newest(values), value_tap.as_mut())?;
+            match (queries, query_tap.as_mut()) {
+                (Some(queries), Some(tap)) => {
+                    self.take_rows(Quantity::Query, layer, queries, 0..count, Some(tap))
+                }
+                _ => Ok(()),
+            }
+        })();
+        (self.pass.keys, self.pass.values, self.pass.queries) = (key_tap, value_tap, query_tap);
+        result
+    }
+
+    /// Checks rows of `[head, row, head_dim]` and copies them into `[layer, head, q_pos, head_dim]`.
+    fn take_rows(
+        &self,
+        quantity: Quantity,
+        layer: usize,
+        tensor: &Tensor,
+        rows: Range<usize>,
+        tap: Option<&mut Array4<f32>>,
+    ) -> Result<(), DecodeError> {
+        let (height, width) = (tensor.shape()[1], tensor.shape()[2]);
+        let mut target = tap.map(|tap| tap.index_axis_mut(Axis(0), layer));
+        for (head, all) in tensor.data().chunks_exact(height * width).enumerate() {
+            let new = &all[rows.start * width..rows.end * width];
+            self.check(quantity, layer, Some(head), new, width)?;
+            if let Some(target) = &mut target {
+                let mut target = target.index_axis_mut(Axis(0), head);
+                target.iter_mut().zip(new).for_each(|(to, from)| *to = *from);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_hidden(&mut self, layer: usize, hidden: Tensor) -> Result<(), DecodeError> {
+        self.check(Quantity::Hidden, layer, None, hidden.data(), self.engine.config.hidden)?;
+        if let Some(tap) = &mut self.pass.hidden {
+            let mut target = tap.index_axis_mut(Axis(0), layer);
+            target.iter_mut().zip(hidden.data()).for_each(|(to, from)| *to = *from);
+        }
+        self.hidden = hidden;
+        Ok(())
+    }
+
+    fn take_attention(&mut self, layer: usize, attention: &Tensor, slots: usize) -> Result<(), DecodeError> {
+        let (heads, count) = (self.engine.config.q_heads, self.pass.tokens.len());
+        for (head, rows) in attention.data().chunks_exact(count * slots).enumerate() {
+            self.check(Quantity::Attention, layer, Some(head), rows, slots)?;
+        }
+        let array = Array3::from_shape_vec((heads, count, slots), attention.data().to_vec());
+        let array = array.expect("stacked queries of all groups are the query heads");
+        if let Some(kept) = &mut self.pass.attention {
+            kept.push(array);
+        }
+        Ok(())
+    }
+
+    /// The first number in `rows` (one row of `width` per token) that is not finite is an error.
+    fn check(
+        &self,
+        quantity: Quantity,
+        layer: usize,
+        head: Option<usize>,
+        rows: &[f32],
+        width: usize,
+    ) -> Result<(), DecodeError> {
+        // Zero times anything finite is zero; the sum says at vector speed whether a search is needed.
+        let probe: f32 = rows.iter().map(|value| value * 0.0).sum();
+        if probe.is_finite() {
+            return Ok(());
+        }
+        let Some(index) = rows.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        let row = index / width;
+        let (pos, token) = (self.pass.positions[row], self.pass.tokens[row]);
+        Err(DecodeError::NonFinite { quantity, layer, head, pos, token, value: rows[index] })
+    }
+
+    pub(super) fn ask(&mut self, layer: usize, gate: Gate<'_>) -> Result<Flow, DecodeError> {
+        let shape = (self.pass.tokens.len(), self.engine.config.hidden);
+        let hidden =
+            ArrayView2::from_shape(shape, self.hidden.data()).expect("the layer gives a row per token");
+        gate(LayerDone { layer, hidden, head: &mut self.engine.head })
+    }
+
+    pub(super) fn finish(mut self) -> (Pass, Vec<(Tensor, Tensor)>) {
+        let shape = (self.pass.tokens.len(), self.engine.config.hidden);
+        self.pass.last_hidden = Array2::from_shape_vec(shape, self.hidden.data().to_vec())
+            .expect("the layer gives a row per token");
+        let run = self.pass.layers_run;
+        let shorten = |tap: &mut Option<Array4<f32>>| {
+            if let Some(tap) = tap {
+                tap.slice_collapse(ndarray::s![..run, .., .., ..]);
+            }
+        };
+        shorten(&mut self.pass.queries);
+        shorten(&mut self.pass.keys);
+        shorten(&mut self.pass.values);
+        if let Some(hidden) = &mut self.pass.hidden {
+            hidden.slice_collapse(ndarray::s![..run, .., ..]);
+        }
+        (self.pass, self.appended)
+    }
+}
