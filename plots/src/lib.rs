@@ -7,6 +7,8 @@
 //!
 //! No simulation runs here, no font and no network is needed, and equal tables give equal bytes.
 
+#![warn(missing_docs)]
+
 mod error;
 mod figure;
 mod figures;

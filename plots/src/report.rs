@@ -10,8 +10,9 @@ mod html;
 mod provenance;
 mod style;
 
+use crate::scene::clipped;
 use crate::select::caption;
-use html::escape;
+use html::{escape, short};
 use kvlab_sim::metrics::{Evidence, METRICS, Scope};
 use kvlab_sim::results::Results;
 
@@ -21,7 +22,7 @@ const SCRIPT: &str = include_str!("report/cells.js");
 #[must_use]
 pub fn render_report(results: &Results) -> String {
     let manifest = &results.manifest;
-    let title = escape(if manifest.scenario.is_empty() { "kvlab report" } else { &manifest.scenario });
+    let title = short(if manifest.scenario.is_empty() { "kvlab report" } else { &manifest.scenario }, 200);
     let mut page = String::new();
     page.push_str("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -42,7 +43,7 @@ pub fn render_report(results: &Results) -> String {
     }
     page.push_str(&format!("<header>\n<p class=\"kicker\">kvlab report</p>\n<h1>{title}</h1>\n"));
     if !manifest.why.trim().is_empty() {
-        page.push_str(&format!("<p class=\"why\">{}</p>\n", escape(manifest.why.trim())));
+        page.push_str(&format!("<p class=\"why\">{}</p>\n", escape(&clipped(manifest.why.trim(), 4000))));
     }
     page.push_str("</header>\n");
     page.push_str(&contents());

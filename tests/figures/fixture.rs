@@ -3,16 +3,14 @@
 //! Shapes follow a 30-layer model with 3 KV heads: saw-tooth occupancy, recall that grows with the budget, lens
 //! entropies that fall late, value ranges that grow with depth. No number here is a measurement.
 
-use kvlab_sim::metrics::{METRICS, Scope};
-use kvlab_sim::results::{
-    CELL_KEYS, RECORDING, RESULTS_VERSION, Results, ResultsManifest, SERIES_COLUMNS, SourceInfo,
-};
-use kvlab_sim::table::{Column, Table, Value};
-use std::collections::BTreeMap;
+use super::rows::{Noise, Rows, int, real, text};
+use kvlab_sim::results::{RECORDING, RESULTS_VERSION, Results, ResultsManifest, SourceInfo};
+use kvlab_sim::table::Value;
+use std::sync::LazyLock;
 
-pub const LAYERS: u16 = 30;
+pub(crate) const LAYERS: u16 = 30;
 const VOCAB: u32 = 49_152;
-const LONGEST: u32 = 1400;
+const LONGEST: u32 = 800;
 const PROMPT: u32 = 90;
 const PERIOD: u32 = 64;
 const POLICIES: [(&str, f64, usize); 6] = [
@@ -23,100 +21,7 @@ const POLICIES: [(&str, f64, usize); 6] = [
     ("vase-dkv", 0.80, 3),
     ("keydiff", 0.70, 1),
 ];
-pub const BUDGETS: [i64; 4] = [64, 128, 256, 512];
-
-/// A small generator with a known sequence (splitmix64).
-pub struct Noise(u64);
-
-impl Noise {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Uniform in 0..1.
-    pub fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        f64::from(u32::try_from((z ^ (z >> 31)) >> 32).unwrap()) / f64::from(u32::MAX)
-    }
-}
-
-/// Rows of a table, by column name; columns and kinds come from the contract.
-pub struct Rows {
-    kinds: Vec<(String, &'static str)>,
-    rows: Vec<BTreeMap<String, Value>>,
-}
-
-impl Rows {
-    /// `cells` with all keys and all columns of cell metrics.
-    pub fn cells() -> Self {
-        let mut kinds: Vec<(String, &'static str)> =
-            CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind)).collect();
-        for metric in METRICS {
-            let suffixes: &[(&str, &str)] = match metric.scope {
-                Scope::Cell => &[("", "int")],
-                Scope::CellMean => &[("", "real"), ("_lo", "real"), ("_hi", "real"), ("_n", "int")],
-                Scope::CellRate => {
-                    &[("", "real"), ("_num", "int"), ("_den", "int"), ("_lo", "real"), ("_hi", "real")]
-                }
-                Scope::Series { .. } => &[],
-            };
-            kinds.extend(suffixes.iter().map(|(suffix, kind)| (format!("{}{suffix}", metric.id), *kind)));
-        }
-        Self { kinds, rows: Vec::new() }
-    }
-
-    /// `series`.
-    pub fn series() -> Self {
-        Self {
-            kinds: SERIES_COLUMNS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind)).collect(),
-            rows: Vec::new(),
-        }
-    }
-
-    /// Adds a row; columns not named are absent.
-    pub fn push(&mut self, values: impl IntoIterator<Item = (String, Value)>) {
-        self.rows.push(values.into_iter().collect());
-    }
-
-    pub fn table(&self) -> Table {
-        let mut table = Table::new();
-        for (name, kind) in &self.kinds {
-            let value = |row: &BTreeMap<String, Value>| row.get(name).cloned().unwrap_or(Value::Absent);
-            let values = self.rows.iter().map(value);
-            let column = match *kind {
-                "text" => Column::Text(
-                    values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect(),
-                ),
-                "int" => {
-                    Column::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect())
-                }
-                "bool" => Column::Bool(
-                    values.map(|v| if let Value::Bool(v) = v { Some(v) } else { None }).collect(),
-                ),
-                _ => Column::Real(
-                    values.map(|v| if let Value::Real(v) = v { Some(v) } else { None }).collect(),
-                ),
-            };
-            table.push(name, column).unwrap();
-        }
-        table
-    }
-}
-
-pub fn text(name: &str, value: &str) -> (String, Value) {
-    (name.to_owned(), Value::Text(value.to_owned()))
-}
-
-pub fn int(name: &str, value: i64) -> (String, Value) {
-    (name.to_owned(), Value::Int(value))
-}
-
-pub fn real(name: &str, value: f64) -> (String, Value) {
-    (name.to_owned(), Value::Real(value))
-}
+pub(crate) const BUDGETS: [i64; 4] = [64, 128, 256, 512];
 
 fn interval(id: &str, value: f64, half: f64, most: f64) -> Vec<(String, Value)> {
     vec![
@@ -155,8 +60,13 @@ fn common(cell: &str, study: &str, policy: &str) -> Vec<(String, Value)> {
     ]
 }
 
-/// A whole study: eviction and exit cells, and all series.
-pub fn study() -> Results {
+/// A whole study: eviction and exit cells, and all series. Built once a process.
+pub(crate) fn study() -> Results {
+    static STUDY: LazyLock<Results> = LazyLock::new(built_study);
+    STUDY.clone()
+}
+
+fn built_study() -> Results {
     let mut noise = Noise::new(7);
     let (mut cells, mut series) = (Rows::cells(), Rows::series());
     eviction(&mut cells, &mut series, &mut noise);
@@ -166,11 +76,11 @@ pub fn study() -> Results {
 }
 
 /// The same manifest with other tables.
-pub fn results(cells: &Rows, series: &Rows) -> Results {
+pub(crate) fn results(cells: &Rows, series: &Rows) -> Results {
     Results { manifest: manifest(), cells: cells.table(), series: series.table() }
 }
 
-pub fn manifest() -> ResultsManifest {
+pub(crate) fn manifest() -> ResultsManifest {
     ResultsManifest {
         version: RESULTS_VERSION,
         tool: "kvlab 0.1.0".to_owned(),
@@ -227,6 +137,23 @@ fn eviction(cells: &mut Rows, series: &mut Rows, noise: &mut Noise) {
             }
         }
     }
+}
+
+/// An eviction cell with both proxies; `half` is half the width of the interval.
+pub(crate) fn eviction_row(
+    cell: &str,
+    policy: &str,
+    budget: i64,
+    recall: f64,
+    half: f64,
+    seed: Option<i64>,
+) -> Vec<(String, Value)> {
+    let mut row = common(cell, "eviction", policy);
+    row.extend([int("budget_tokens", budget), int("evictions", 9)]);
+    row.extend(seed.map(|seed| int("seed", seed)));
+    row.extend(interval("attn_mass_recall", recall, half, f64::MAX));
+    row.extend(interval("attn_output_error", 1.0 - recall, half, f64::MAX));
+    row
 }
 
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_wrap, reason = "small numbers")]

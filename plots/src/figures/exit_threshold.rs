@@ -58,12 +58,7 @@ impl Figure for ExitThreshold {
             let y = height_axis(results, &cells, metric);
             for facet in &facets {
                 let of_facet: Vec<&ExitCell> = cells.iter().filter(|cell| cell.facet == *facet).collect();
-                let title = if panels.len() < facets.len() && all_facets.len() > 1 {
-                    (*facet).to_owned()
-                } else {
-                    String::new()
-                };
-                panels.push(panel(results, &of_facet, metric, title, y.clone(), &looks));
+                panels.push(panel(results, &of_facet, metric, y.clone(), &looks));
             }
         }
         let mut legend: Vec<Key> = looks
@@ -130,7 +125,6 @@ fn panel(
     results: &Results,
     cells: &[&ExitCell],
     metric: &str,
-    title: String,
     y: Axis,
     looks: &[(Option<f64>, Look)],
 ) -> Panel {
@@ -175,6 +169,7 @@ fn panel(
     }
     marks.extend(bands);
     marks.extend(lines);
+    let title = cells.first().map_or(String::new(), |cell| cell.facet.clone());
     Panel { title, x, y, marks }
 }
 

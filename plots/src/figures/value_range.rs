@@ -172,7 +172,7 @@ fn panel(layer: i64, bins: &[Bin], cuts: &[(f64, f64)], reserves: &[f64], most: 
 fn legend(drawn: &[f64], reserves: &[f64]) -> Vec<Key> {
     let mut legend = vec![Key { label: "value states".to_owned(), sample: Sample::Bar { ink: SKY } }];
     for (at, reserve) in reserves.iter().enumerate().filter(|(_, reserve)| drawn.contains(reserve)) {
-        let label = format!("range of the {}-th widest (N_v = {0})", plain(*reserve, 4));
+        let label = format!("range of the N_v-th widest, N_v = {}", plain(*reserve, 4));
         legend.push(Key { label, sample: Sample::Line { stroke: cut_stroke(at), marker: None } });
     }
     legend

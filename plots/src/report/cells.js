@@ -33,6 +33,7 @@ for (const box of document.querySelectorAll("[data-cells]")) {
     const cell = document.createElement("th");
     cell.scope = "col";
     cell.setAttribute("aria-sort", "none");
+    if (column.kind !== "text") cell.className = "n";
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = column.label;

@@ -56,6 +56,7 @@ struct Shown {
     label: String,
     doc: String,
     kind: &'static str,
+    is_metric: bool,
     parts: Vec<String>,
 }
 
@@ -173,10 +174,22 @@ fn columns(cells: &Table, rows: &[usize]) -> (Vec<(String, String)>, Vec<Shown>)
             label: metric.map_or_else(|| name.replace('_', " "), heading),
             doc,
             kind,
+            is_metric: metric.is_some(),
             parts: metric.map_or_else(|| vec![name.clone()], shown_parts),
         });
     }
+    shown.sort_by_key(rank);
     (constant, shown)
+}
+
+/// What identifies a row first, then its numbers, then the other settings; otherwise in table order.
+fn rank(column: &Shown) -> usize {
+    const FIRST: [&str; 8] = ["source", "arm", "policy", "budget_tokens", "seed", "lens", "theta", "epsilon"];
+    match FIRST.iter().position(|name| *name == column.name) {
+        Some(at) => at,
+        None if column.is_metric => FIRST.len(),
+        None => FIRST.len() + 1,
+    }
 }
 
 /// `skip rate, decision`.

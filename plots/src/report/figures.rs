@@ -1,6 +1,7 @@
 //! The figures in the page: two widths of each, the caption in words, the table behind it.
 
 use super::html::{escape, table};
+use crate::error::PlotsError;
 use crate::figure::{Drawing, Figure, Outcome, Section};
 use crate::number::count;
 use crate::registry::FIGURES;
@@ -10,12 +11,13 @@ use kvlab_sim::results::Results;
 
 /// Rows of the table behind a figure that the page shows.
 const MOST_ROWS: usize = 150;
-/// A picture larger than that is embedded in one width only.
-const LARGE: usize = 300_000;
+/// Bytes of pictures that the page may hold, so that it stays below 5 MB.
+const MOST_BYTES: usize = 1_500_000;
 
 /// All sections with their figures.
 pub(super) fn sections(results: &Results) -> String {
-    Section::ALL.into_iter().map(|section| one_section(section, results)).collect()
+    let mut room = MOST_BYTES;
+    Section::ALL.into_iter().map(|section| one_section(section, results, &mut room)).collect()
 }
 
 /// The anchor of a section.
@@ -28,7 +30,7 @@ pub(super) fn anchor(section: Section) -> String {
     .to_owned()
 }
 
-fn one_section(section: Section, results: &Results) -> String {
+fn one_section(section: Section, results: &Results, room: &mut usize) -> String {
     let mut of_section: Vec<&dyn Figure> =
         FIGURES.iter().copied().filter(|figure| figure.place().section == section).collect();
     of_section.sort_by_key(|figure| figure.place());
@@ -38,13 +40,13 @@ fn one_section(section: Section, results: &Results) -> String {
         section.title()
     );
     for figure in of_section {
-        out.push_str(&block(figure, results));
+        out.push_str(&block(figure, results, room));
     }
     out.push_str("</section>\n");
     out
 }
 
-fn block(figure: &dyn Figure, results: &Results) -> String {
+fn block(figure: &dyn Figure, results: &Results, room: &mut usize) -> String {
     let id = figure.id();
     let head = |title: &str| {
         format!(
@@ -54,7 +56,7 @@ fn block(figure: &dyn Figure, results: &Results) -> String {
         )
     };
     match draw(figure, results) {
-        Ok(Outcome::Drawn(drawing)) => match pictures(&drawing) {
+        Ok(Outcome::Drawn(drawing)) => match pictures(&drawing, room) {
             Ok(pictures) => {
                 let title = head(&drawing.scene.title);
                 format!(
@@ -84,13 +86,20 @@ fn block(figure: &dyn Figure, results: &Results) -> String {
     }
 }
 
-fn pictures(drawing: &Drawing) -> Result<String, crate::error::PlotsError> {
+/// The picture for wide and for narrow screens, as far as there is room for both.
+fn pictures(drawing: &Drawing, room: &mut usize) -> Result<String, PlotsError> {
     let wide = drawing.framed(Frame::WIDE)?;
-    if wide.len() > LARGE {
-        return Ok(format!("<div class=\"picture\">{wide}</div>\n"));
-    }
     let narrow = drawing.framed(Frame::NARROW)?;
-    Ok(format!("<div class=\"picture wide\">{wide}</div>\n<div class=\"picture narrow\">{narrow}</div>\n"))
+    let picture = |class: &str, svg: &str| format!("<div class=\"picture{class}\">{svg}</div>\n");
+    let shown = if wide.len() + narrow.len() <= *room {
+        picture(" wide", &wide) + &picture(" narrow", &narrow)
+    } else if wide.len() <= *room {
+        picture("", &wide)
+    } else {
+        "<p class=\"nothing\">The picture is too large for this page; <code>kvlab plot</code> writes it as a file.</p>\n".to_owned()
+    };
+    *room = room.saturating_sub(shown.len());
+    Ok(shown)
 }
 
 fn caption(drawing: &Drawing) -> String {

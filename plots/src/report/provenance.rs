@@ -2,7 +2,11 @@
 
 use super::html::escape;
 use crate::number::count;
+use crate::scene::clipped;
 use kvlab_sim::results::Results;
+
+/// Characters of a text that the page shows.
+const MOST_TEXT: usize = 60_000;
 
 /// The section.
 pub(super) fn section(results: &Results) -> String {
@@ -12,7 +16,7 @@ pub(super) fn section(results: &Results) -> String {
     );
     out.push_str(&format!(
         "<p>Made by this command:</p>\n<pre tabindex=\"0\"><code>{}</code></pre>\n",
-        escape(&manifest.command)
+        escape(&clipped(&manifest.command, MOST_TEXT))
     ));
     out.push_str("<dl class=\"facts\">\n");
     let facts = [
@@ -56,6 +60,6 @@ pub(super) fn section(results: &Results) -> String {
         }
         out.push_str("</dl>\n");
     }
-    out.push_str(&format!("<details><summary>The scenario as run</summary>\n<pre tabindex=\"0\"><code>{}</code></pre>\n</details>\n</section>\n", escape(&manifest.scenario_text)));
+    out.push_str(&format!("<details><summary>The scenario as run</summary>\n<pre tabindex=\"0\"><code>{}</code></pre>\n</details>\n</section>\n", escape(&clipped(&manifest.scenario_text, MOST_TEXT))));
     out
 }

@@ -298,7 +298,7 @@ mod tests {
         let values: Vec<f64> = (0..200).map(f64::from).collect();
         let axis = Axis::linear("x", Extent { lo: 0.0, hi: 199.0 }, TickRule::At(values));
         let labels = labels(&axis, 300.0);
-        assert!(labels.len() < 14, "{labels:?}");
+        assert!(labels.len() < 15, "{labels:?}");
         assert_eq!(labels.last().map(String::as_str), Some("199"));
     }
 }

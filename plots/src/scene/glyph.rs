@@ -28,6 +28,15 @@ pub(super) fn cross((x, y): Spot, r: i32) -> [[Spot; 2]; 2] {
     [[(x - r, y - r), (x + r, y + r)], [(x - r, y + r), (x + r, y - r)]]
 }
 
+/// The length of a line.
+pub(super) fn length(points: &[Spot]) -> f64 {
+    let of_pair = |pair: &[Spot]| {
+        let (from, to) = (real(pair[0]), real(pair[1]));
+        (to.0 - from.0).hypot(to.1 - from.1)
+    };
+    points.windows(2).map(of_pair).sum()
+}
+
 /// Cuts a line into dashes. `pattern` has lengths of stroke and gap in turn, in the unit of the points.
 pub(super) fn dashes(points: &[Spot], pattern: &[f64]) -> Vec<Vec<Spot>> {
     if pattern.iter().sum::<f64>() <= 0.0 || pattern.iter().any(|length| *length <= 0.0) {

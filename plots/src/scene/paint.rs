@@ -24,6 +24,8 @@ const UNITS: f64 = 10.0;
 const BAND_OPACITY: f64 = 0.16;
 /// A line keeps at most a few points in each of so many columns.
 const MOST_COLUMNS: usize = 700;
+/// A longer line runs to and fro so much that dashes cannot be seen: it is drawn unbroken. In backend units.
+const LONGEST_DASHED: f64 = 40_000.0;
 
 type Backend<'a> = SVGBackend<'a>;
 type Paper<'a> = DrawingArea<Backend<'a>, Shift>;
@@ -125,13 +127,14 @@ fn paint_mark(paper: &Paper<'_>, chart: &mut Chart<'_, '_>, panel: &Panel, mark:
             chart.draw_series([Polygon::new(outline, rgb(*ink).mix(BAND_OPACITY).filled())]).map(|_| ())
         }
         Mark::Symbols { points, marker, ink } => {
-            for unit in units(x, y, points).into_iter().filter(|(x, y)| in_panel(*x) && in_panel(*y)) {
+            let shown = sparse(points);
+            for unit in units(x, y, &shown).into_iter().filter(|(x, y)| in_panel(*x) && in_panel(*y)) {
                 paint_marker(paper, chart.backend_coord(&unit), *marker, *ink)?;
             }
             Ok(())
         }
         Mark::Whiskers { points, ink } => {
-            for (at, lo, hi) in points {
+            for (at, lo, hi) in &sparse(points) {
                 if let (Some(at), Some(lo), Some(hi)) = (x.unit(*at), y.unit(*lo), y.unit(*hi)) {
                     let ends = vec![(at, lo.clamp(0.0, 1.0)), (at, hi.clamp(0.0, 1.0))];
                     chart.draw_series([PathElement::new(ends, line_style(*ink, 1.0))])?;
@@ -166,6 +169,12 @@ fn units(x: &Axis, y: &Axis, points: &[Point]) -> Vec<Point> {
         .collect()
 }
 
+/// Of a crowd of points about as many as can be told apart, evenly taken; the line through them keeps all.
+fn sparse<T: Copy>(points: &[T]) -> Vec<T> {
+    const CROWD: usize = 60;
+    points.iter().step_by(points.len() / CROWD + 1).copied().collect()
+}
+
 fn in_panel(unit: f64) -> bool {
     (-1e-9..=1.0 + 1e-9).contains(&unit)
 }
@@ -174,11 +183,11 @@ fn paint_line(paper: &Paper<'_>, chart: &mut Chart<'_, '_>, line: &[Point], stro
     let style = line_style(stroke.ink, stroke.width);
     for part in polyline::inside(line) {
         let part = polyline::thinned(&part, MOST_COLUMNS);
-        if stroke.dash.pattern().is_empty() {
+        let spots: Vec<Spot> = part.iter().map(|point| chart.backend_coord(point)).collect();
+        if stroke.dash.pattern().is_empty() || glyph::length(&spots) > LONGEST_DASHED {
             chart.draw_series([PathElement::new(part, style)])?;
             continue;
         }
-        let spots: Vec<Spot> = part.iter().map(|point| chart.backend_coord(point)).collect();
         paint_dashes(paper, &spots, stroke)?;
     }
     Ok(())

@@ -59,6 +59,9 @@ pub(crate) fn eviction_runs(results: &Results) -> Vec<Run> {
     runs
 }
 
+/// Label, budget and seed: cells that agree in these are told apart by a setting, if at all.
+type Twins<'a> = (&'a str, Option<u64>, Option<i64>);
+
 fn add_suffixes(cells: &Table, runs: &mut [Run]) {
     let column = |name| Reader::new(cells, name);
     let (source, arm, seed) = (column("source"), column("arm"), column("seed"));
@@ -72,13 +75,16 @@ fn add_suffixes(cells: &Table, runs: &mut [Run]) {
     }
     for (name, short) in VARIANTS {
         let reader = column(name);
-        let mut groups: BTreeMap<(String, Option<u64>, Option<i64>), BTreeSet<Option<i64>>> = BTreeMap::new();
+        let mut groups: BTreeMap<Twins<'_>, BTreeSet<Option<i64>>> = BTreeMap::new();
         for run in &*runs {
-            let group = (run.label.clone(), run.budget.map(f64::to_bits), seed.int(run.row));
+            let group = (run.label.as_str(), run.budget.map(f64::to_bits), seed.int(run.row));
             groups.entry(group).or_default().insert(reader.int(run.row));
         }
-        let varied: BTreeSet<String> =
-            groups.into_iter().filter(|(_, values)| values.len() > 1).map(|((label, ..), _)| label).collect();
+        let varied: BTreeSet<String> = groups
+            .into_iter()
+            .filter(|(_, values)| values.len() > 1)
+            .map(|((label, ..), _)| label.to_owned())
+            .collect();
         for run in runs.iter_mut().filter(|run| varied.contains(&run.label)) {
             let value = reader.int(run.row).map_or("none".to_owned(), number::count);
             run.label = format!("{}, {short} = {value}", run.label);

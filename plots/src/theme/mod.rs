@@ -85,7 +85,7 @@ pub(crate) enum Dash {
     Dashed,
     Long,
     Dotted,
-    DashDot,
+    Alternating,
 }
 
 impl Dash {
@@ -96,7 +96,7 @@ impl Dash {
             Self::Dashed => &[6.0, 4.0],
             Self::Long => &[12.0, 4.0],
             Self::Dotted => &[2.0, 3.5],
-            Self::DashDot => &[8.0, 3.0, 2.0, 3.0],
+            Self::Alternating => &[8.0, 3.0, 2.0, 3.0],
         }
     }
 }

@@ -25,30 +25,30 @@ const KNOWN: &[(&str, Look)] = &[
     ("random", look(GREY, Dash::Dotted, Marker::Cross)),
     ("recency", look(GOLD, Dash::Dotted, Marker::Down)),
     ("streaming-llm", look(GOLD, Dash::Long, Marker::Up)),
-    ("h2o", look(BROWN, Dash::Solid, Marker::Square)),
+    ("h2o", look(BROWN, Dash::Solid, Marker::Up)),
     ("tova", look(BROWN, Dash::Dashed, Marker::Diamond)),
     ("knorm", look(SKY, Dash::Dashed, Marker::Down)),
-    ("keydiff", look(SKY, Dash::DashDot, Marker::Up)),
-    ("lagkv", look(SKY, Dash::Long, Marker::Square)),
+    ("keydiff", look(SKY, Dash::Alternating, Marker::Up)),
+    ("lagkv", look(SKY, Dash::Long, Marker::Circle)),
     ("window-mass", look(BLUE, Dash::Long, Marker::Square)),
     ("snapkv", look(BLUE, Dash::Solid, Marker::Circle)),
-    ("snapkv-prefill", look(BLUE, Dash::Dotted, Marker::Down)),
-    ("snapkv-value", look(BLUE, Dash::DashDot, Marker::Diamond)),
+    ("snapkv-prefill", look(BLUE, Dash::Dotted, Marker::Square)),
+    ("snapkv-value", look(BLUE, Dash::Alternating, Marker::Square)),
     ("r-kv", look(MAGENTA, Dash::Solid, Marker::Down)),
     ("curdkv", look(PURPLE, Dash::Dashed, Marker::Up)),
     ("expected-attention", look(GREEN, Dash::Long, Marker::Diamond)),
     ("vase-attnv", look(VERMILION, Dash::Solid, Marker::Square)),
-    ("vase-dkv", look(PURPLE, Dash::DashDot, Marker::Diamond)),
+    ("vase-dkv", look(PURPLE, Dash::Alternating, Marker::Diamond)),
 ];
 
 const SPARE_INKS: [Ink; 7] = [GREEN, MAGENTA, SKY, BROWN, GOLD, BLUE, PURPLE];
-const SPARE_DASHES: [Dash; 4] = [Dash::Solid, Dash::Long, Dash::DashDot, Dash::Dashed];
+const SPARE_DASHES: [Dash; 4] = [Dash::Solid, Dash::Long, Dash::Alternating, Dash::Dashed];
 const SPARE_MARKERS: [Marker; 5] =
     [Marker::Up, Marker::Diamond, Marker::Down, Marker::Square, Marker::Circle];
 
 /// Shades from light to strong for ordered values.
 pub(super) const STEPS: [Ink; 5] = [
-    Ink { light: [0x4f, 0x9f, 0xc8], dark: [0x1f, 0x74, 0xa8] },
+    Ink { light: [0x46, 0x96, 0xc1], dark: [0x1f, 0x74, 0xa8] },
     Ink { light: [0x2b, 0x86, 0xb8], dark: [0x3f, 0x90, 0xc4] },
     Ink { light: [0x17, 0x66, 0xa0], dark: [0x6a, 0xae, 0xdb] },
     Ink { light: [0x1b, 0x45, 0x80], dark: [0x9c, 0xcb, 0xea] },
@@ -58,7 +58,7 @@ pub(super) const STEPS: [Ink; 5] = [
 /// The look of the `at`-th of `count` ordered values, for instance thresholds.
 pub(crate) fn ordinal(at: usize, count: usize) -> Look {
     let step = if count <= 1 { 2 } else { at.min(count - 1) * (STEPS.len() - 1) / (count - 1) };
-    let dash = [Dash::Solid, Dash::Long, Dash::DashDot, Dash::Dashed, Dash::Dotted][at % 5];
+    let dash = [Dash::Solid, Dash::Long, Dash::Alternating, Dash::Dashed, Dash::Dotted][at % 5];
     let marker = [Marker::Circle, Marker::Square, Marker::Up, Marker::Diamond, Marker::Down][at % 5];
     look(STEPS[step], dash, marker)
 }
