@@ -1,1 +1,47 @@
-fn main() {}
+//! The command line of kvlab: parse, dispatch, turn errors into exit codes; nothing else.
+
+mod cmd;
+mod exit;
+mod output;
+mod progress;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Record a reasoning LLM once, replay it through KV-cache and early-exit policies, and see what every threshold does.
+#[derive(Debug, Parser)]
+#[command(name = "kvlab", version, propagate_version = true, max_term_width = 110, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Demo(cmd::demo::Args),
+    Setup(cmd::setup::Args),
+    Record(cmd::record::Args),
+    Replay(cmd::replay::Args),
+    Sweep(cmd::sweep::Args),
+    Plot(cmd::plot::Args),
+    Report(cmd::report::Args),
+    Validate(cmd::validate::Args),
+    Inspect(cmd::inspect::Args),
+    List(cmd::list::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().verb {
+        Verb::Demo(args) => cmd::demo::run(&args),
+        Verb::Setup(args) => cmd::setup::run(&args),
+        Verb::Record(args) => cmd::record::run(&args),
+        Verb::Replay(args) => cmd::replay::run(&args),
+        Verb::Sweep(args) => cmd::sweep::run(&args),
+        Verb::Plot(args) => cmd::plot::run(&args),
+        Verb::Report(args) => cmd::report::run(&args),
+        Verb::Validate(args) => cmd::validate::run(&args),
+        Verb::Inspect(args) => cmd::inspect::run(&args),
+        Verb::List(args) => cmd::list::run(&args),
+    };
+    exit::code(outcome)
+}

@@ -3,8 +3,8 @@
 use kvlab_sim::trace::TraceError;
 
 use crate::{
-    decode::DecodeError, family::ModelError, problems::ProblemError, record::RecordError, runtime::RuntimeError, setup::SetupError,
-    text::TextError,
+    decode::DecodeError, family::ModelError, problems::ProblemError, record::RecordError,
+    runtime::RuntimeError, setup::SetupError, text::TextError,
 };
 
 /// Why the executor stopped.

@@ -8,7 +8,7 @@
 //! Not responsible for policies, for the trace format, or for printing: news goes to a [`Progress`].
 
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod decode;
 mod engine;

@@ -1,0 +1,134 @@
+//! `kvlab list`: what is registered.
+
+use crate::exit::{CliError, Done};
+use crate::output::{self, Format};
+use kvlab_sim::metrics::{METRICS, Scope};
+use kvlab_sim::policy::{Law, Randomness, registry};
+use kvlab_sim::table::{Column, Table};
+use kvlab_sim::trace::{FIELDS, synth};
+
+/// Show what is registered: policies, metrics, figures, model families, trace fields, synthetic workloads.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to list
+    #[arg(value_enum)]
+    what: What,
+    /// With `policies`: the parameters of this policy with their defaults
+    #[arg(long, value_name = "ID")]
+    params: Option<String>,
+    /// How the list is printed
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    Policies,
+    Metrics,
+    Figures,
+    Families,
+    Fields,
+    Workloads,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(id) = &args.params {
+        return params(id);
+    }
+    let (names, rows) = match args.what {
+        What::Policies => policies(),
+        What::Metrics => metrics(),
+        What::Figures => (
+            vec!["id", "title", "question"],
+            kvlab_plots::FIGURES.iter().map(|f| vec![f.id(), f.title(), f.question()]).map(owned).collect(),
+        ),
+        What::Families => (
+            vec!["id", "summary"],
+            kvlab_executor::FAMILIES.iter().map(|f| vec![f.id(), f.summary()]).map(owned).collect(),
+        ),
+        What::Fields => (
+            vec!["name", "axes", "dtype", "unit", "doc"],
+            FIELDS
+                .iter()
+                .map(|f| {
+                    let dtypes: Vec<String> =
+                        f.dtypes.iter().map(|dtype| format!("{dtype:?}").to_lowercase()).collect();
+                    let unit = if f.unit.is_empty() { "-" } else { f.unit };
+                    let (name, axes) = (f.name.to_owned(), format!("[{}]", f.axes.join(", ")));
+                    vec![name, axes, dtypes.join(" or "), unit.to_owned(), f.doc.to_owned()]
+                })
+                .collect(),
+        ),
+        What::Workloads => (
+            vec!["id", "summary"],
+            synth::WORKLOADS.iter().map(|w| vec![w.id, w.summary]).map(owned).collect(),
+        ),
+    };
+    let mut table = Table::new();
+    for (at, name) in names.iter().enumerate() {
+        table.push(name, Column::Text(rows.iter().map(|row| Some(row[at].clone())).collect()))?;
+    }
+    output::table(&table, &names, args.format)?;
+    Ok(Done::All)
+}
+
+type Listing = (Vec<&'static str>, Vec<Vec<String>>);
+
+fn owned(row: Vec<&str>) -> Vec<String> {
+    row.into_iter().map(str::to_owned).collect()
+}
+
+fn policies() -> Listing {
+    let rows = registry::all()
+        .into_iter()
+        .map(|(spec, _)| {
+            let random = if spec.randomness == Randomness::Random { "random" } else { "deterministic" };
+            let laws: Vec<&str> = spec.laws.iter().map(|law: &Law| law.word()).collect();
+            let laws = if laws.is_empty() { "-".to_owned() } else { laws.join(" ") };
+            let (family, needs) = (spec.family.word().to_owned(), spec.needs.words());
+            let (summary, citation) = (spec.summary.to_owned(), spec.citation.to_owned());
+            vec![family, spec.id.to_owned(), summary, needs, random.to_owned(), laws, citation]
+        })
+        .collect();
+    (vec!["family", "id", "summary", "needs", "draws", "laws", "citation"], rows)
+}
+
+fn metrics() -> Listing {
+    let rows = METRICS
+        .iter()
+        .map(|metric| {
+            let scope = match metric.scope {
+                Scope::Cell => "cells".to_owned(),
+                Scope::CellMean => "cells (mean, interval)".to_owned(),
+                Scope::CellRate => "cells (rate, numerator, denominator, interval)".to_owned(),
+                Scope::Series { x } => format!("series by {x}"),
+            };
+            let better = format!("{:?}", metric.better).to_lowercase();
+            let unit = if metric.unit.is_empty() { "-" } else { metric.unit };
+            vec![
+                metric.id.to_owned(),
+                metric.evidence.word().to_owned(),
+                unit.to_owned(),
+                better,
+                scope,
+                metric.doc.to_owned(),
+            ]
+        })
+        .collect();
+    (vec!["id", "evidence", "unit", "better", "table", "meaning"], rows)
+}
+
+fn params(id: &str) -> Result<Done, CliError> {
+    let found: Vec<_> = registry::all().into_iter().filter(|(spec, _)| spec.id == id).collect();
+    if found.is_empty() {
+        // The lookup builds the error with all known ids and the nearest.
+        registry::composition(id)?;
+    }
+    for (spec, defaults) in found {
+        output::json(
+            &serde_json::json!({ "family": spec.family.word(), "id": spec.id, "params": defaults }),
+        )?;
+    }
+    Ok(Done::All)
+}

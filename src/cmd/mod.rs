@@ -1,0 +1,14 @@
+//! One file a verb: raw arguments, checked options, one library call, output.
+
+pub(crate) mod demo;
+pub(crate) mod inspect;
+pub(crate) mod list;
+pub(crate) mod plot;
+pub(crate) mod record;
+pub(crate) mod replay;
+pub(crate) mod report;
+pub(crate) mod runtime;
+pub(crate) mod setup;
+pub(crate) mod study;
+pub(crate) mod sweep;
+pub(crate) mod validate;

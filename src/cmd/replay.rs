@@ -1,0 +1,154 @@
+//! `kvlab replay`: policies and thresholds from flags over a trace.
+
+use super::study;
+use crate::exit::{CliError, Done};
+use crate::output::{self, Format, news};
+use crate::progress::Bars;
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::table::Value;
+use kvlab_sim::trace::Trace;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Replay a recorded trace through policies and thresholds given by flags. No model is needed.
+///
+/// Lists multiply: every policy at every budget and seed, every theta with every epsilon. For more, write a scenario and
+/// use `kvlab sweep`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kvlab replay kvlab-out/trace --policy snapkv,vase-attnv --budget 64,96 --seed 0,1\n  \
+kvlab replay kvlab-out/trace --theta 0.5,1,2 --epsilon 0.5\n  kvlab list policies   shows what --policy accepts"
+)]
+pub(crate) struct Args {
+    /// Trace folder
+    trace: PathBuf,
+    /// Eviction policies (compositions); `full` and `random` are always added as bounds
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    policy: Vec<String>,
+    /// C, tokens resident per layer and KV head after an eviction (K selected + B recent)
+    #[arg(long, alias = "kv-budget", value_delimiter = ',', value_name = "TOKENS,...", default_value = "64")]
+    budget: Vec<u32>,
+    /// B, most recent tokens always kept
+    #[arg(long, alias = "recent-buffer", default_value_t = 16, value_name = "TOKENS")]
+    recent: u32,
+    /// First tokens always kept
+    #[arg(long, alias = "sink-tokens", default_value_t = 4, value_name = "TOKENS")]
+    sinks: u32,
+    /// Eviction period [default: the recent buffer]
+    #[arg(long, alias = "evict-every", value_name = "TOKENS")]
+    period: Option<u32>,
+    /// W, recent queries that attention scorers look at [default: the recent buffer]
+    #[arg(long, alias = "window-size", value_name = "TOKENS")]
+    window: Option<u32>,
+    /// Entropy below which a layer may exit, nats
+    #[arg(long, value_delimiter = ',', value_name = "NATS,...")]
+    theta: Vec<f64>,
+    /// Largest entropy change between consecutive layers at exit, nats
+    #[arg(long, value_delimiter = ',', value_name = "NATS,...", default_value = "0.5")]
+    epsilon: Vec<f64>,
+    /// First zero-based layer whose entropy is looked at
+    #[arg(long, default_value_t = 2)]
+    min_exit_layer: u16,
+    /// Seeds of stochastic policies
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0")]
+    seed: Vec<u64>,
+    /// Read at most so many sequences
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Worker threads; 0 for one a core. Results do not depend on it
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Folder for the result tables
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Also write cells.csv and series.csv
+    #[arg(long)]
+    csv: bool,
+    /// Replay twice, with all cores and with one, and compare the log digest of every cell
+    #[arg(long)]
+    check: bool,
+    /// How the cells are printed
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let scenario = Scenario::parse(&scenario_text(args), "the flags of `kvlab replay`")?;
+    let trace = Trace::open(&args.trace)?;
+    let bars = Bars::default();
+    let command = study::command_line();
+    let results = study::run(&scenario, &trace, args.threads, command.clone(), &bars)?;
+    if let Some(out) = &args.out {
+        study::write(&results, out, args.csv)?;
+    }
+    output::table(&results.cells, study::SHOWN, args.format)?;
+    if args.check {
+        let again = study::run(&scenario, &trace, 1, command, &bars)?;
+        for row in 0..results.cells.rows() {
+            let (first, second) =
+                (results.cells.value("log_digest", row), again.cells.value("log_digest", row));
+            if first != second {
+                if let Value::Text(cell) = results.cells.value("cell", row) {
+                    news(&format!("check failed: cell {cell} has digest {first:?}, then {second:?}"));
+                }
+                return Ok(Done::CheckFailed);
+            }
+        }
+        news(&format!(
+            "check passed: {} cells, equal digests with all threads and with one",
+            results.cells.rows()
+        ));
+    }
+    Ok(study::outcome(&results))
+}
+
+/// The flags as a scenario: one language for everything.
+fn scenario_text(args: &Args) -> String {
+    let list = |values: &[String]| format!("[{}]", values.join(", "));
+    let numbers = |values: &[f64]| list(&values.iter().map(f64::to_string).collect::<Vec<_>>());
+    let amounts = |values: &[u32]| list(&values.iter().map(u32::to_string).collect::<Vec<_>>());
+    let mut text = String::from(
+        "id: replay\nwhy: What do the policies and thresholds given by flags do on this trace?\n",
+    );
+    let seeds: Vec<String> = args.seed.iter().map(u64::to_string).collect();
+    // Writing to a string cannot fail.
+    let mut line = |content: String| writeln!(text, "{content}").unwrap_or_default();
+    line(format!("seeds: {}", list(&seeds)));
+    if let Some(limit) = args.limit {
+        line(format!("source: {{limit: {limit}}}"));
+    }
+    if !args.policy.is_empty() || args.theta.is_empty() {
+        line("eviction:".to_owned());
+        line(format!(
+            "  budgets: {}\n  recent: {}\n  sinks: {}",
+            amounts(&args.budget),
+            args.recent,
+            args.sinks
+        ));
+        if let Some(period) = args.period {
+            line(format!("  period: {period}"));
+        }
+        if let Some(window) = args.window {
+            line(format!("  window: {window}"));
+        }
+        line("  policies:".to_owned());
+        let mut policies = vec!["full".to_owned(), "random".to_owned()];
+        policies.extend(args.policy.iter().filter(|id| *id != "full" && *id != "random").cloned());
+        policies.iter().for_each(|id| line(format!("    - use: {}", yaml_string(id))));
+    }
+    if !args.theta.is_empty() {
+        line(format!(
+            "exit:\n  theta: {}\n  epsilon: {}\n  min_layer: {}",
+            numbers(&args.theta),
+            numbers(&args.epsilon),
+            args.min_exit_layer
+        ));
+    }
+    text
+}
+
+/// A JSON string is a YAML string.
+fn yaml_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

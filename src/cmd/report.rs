@@ -1,0 +1,37 @@
+//! `kvlab report`: one HTML file from result tables.
+
+use crate::exit::{CliError, Done};
+use crate::output::news;
+use std::path::{Path, PathBuf};
+
+/// Write one self-contained HTML report from result tables: figures, tables, findings, provenance.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Results folder
+    results: PathBuf,
+    /// The report [default: RESULTS/report.html]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let results = kvlab_sim::results::read(&args.results)?;
+    let path = args.out.clone().unwrap_or_else(|| args.results.join("report.html"));
+    write(&kvlab_plots::render_report(&results), &path)?;
+    news(&format!("report written to {}", path.display()));
+    Ok(Done::All)
+}
+
+/// Writes `text` to a temporary sibling and renames it, so that no half of it is ever seen.
+pub(crate) fn write(text: &str, path: &Path) -> Result<(), CliError> {
+    let failed = |source| CliError::Io { path: path.to_owned(), source };
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let partial = path.with_file_name(name);
+    std::fs::write(&partial, text).map_err(failed)?;
+    std::fs::rename(&partial, path).map_err(failed)
+}

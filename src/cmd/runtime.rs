@@ -1,0 +1,67 @@
+//! The arguments of verbs that run a model.
+
+use crate::exit::CliError;
+use crate::progress::Bars;
+use kvlab_executor::setup::{SetupOptions, ensure_library, ensure_model};
+use kvlab_executor::{ExecutorError, LoadOptions, Model, ProviderChoice};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+/// The name under which the demonstration model is known.
+pub(crate) const SMOLLM2: &str = "smollm2";
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Ep {
+    /// CUDA if it works, else the CPU; says which and why.
+    #[default]
+    Auto,
+    /// CUDA, or an error with the reason.
+    Cuda,
+    /// The CPU.
+    Cpu,
+}
+
+/// Arguments of verbs that run a model.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct RuntimeArgs {
+    /// ONNX Runtime library to load. Default: $ORT_DYLIB_PATH, kvlab's cache, the active Python, else it is installed
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ort_lib: Option<PathBuf>,
+    /// Execution provider
+    #[arg(long, value_enum, default_value_t = Ep::Auto)]
+    pub(crate) ep: Ep,
+}
+
+impl RuntimeArgs {
+    /// Set-up options from these arguments and the environment.
+    pub(crate) fn setup_options(&self) -> SetupOptions {
+        SetupOptions { ort_lib: self.ort_lib.clone(), ..SetupOptions::from_env() }
+    }
+
+    /// Loads `model`: the name of the demonstration model, a GGUF file or a Hugging Face folder.
+    pub(crate) fn load(
+        &self,
+        model: &str,
+        threads: Option<NonZeroUsize>,
+        bars: &Bars,
+    ) -> Result<Model, CliError> {
+        let setup = self.setup_options();
+        let library = ensure_library(&setup, bars).map_err(ExecutorError::from)?;
+        let path = if model == SMOLLM2 && !Path::new(model).exists() {
+            ensure_model(&setup, bars).map_err(ExecutorError::from)?.path
+        } else {
+            PathBuf::from(model)
+        };
+        let mut options = LoadOptions::new(library);
+        if let Some(threads) = threads {
+            options.threads = threads;
+        }
+        options.provider = match self.ep {
+            Ep::Auto => ProviderChoice::Auto,
+            Ep::Cuda => ProviderChoice::Cuda,
+            Ep::Cpu => ProviderChoice::Cpu,
+        };
+        Ok(Model::load(&path, &options, bars)?)
+    }
+}

@@ -1,0 +1,110 @@
+//! What `replay`, `sweep` and `demo` share: a scenario over a trace, into a results folder.
+
+use crate::exit::{CliError, Done};
+use crate::output::news;
+use crate::progress::Bars;
+use kvlab_sim::results::{self, Formats, Results};
+use kvlab_sim::run::{RunOptions, source_info, study};
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::table::Value;
+use kvlab_sim::trace::Trace;
+use std::path::Path;
+
+/// Columns that a person wants to see first.
+pub(crate) const SHOWN: &[&str] = &[
+    "study",
+    "policy",
+    "lens",
+    "budget_tokens",
+    "theta",
+    "epsilon",
+    "seed",
+    "status",
+    "evictions",
+    "mean_keep_ratio",
+    "attn_mass_recall",
+    "attn_mass_recall_lo",
+    "attn_mass_recall_hi",
+    "attn_output_error",
+    "peak_kv_bytes",
+    "skip_rate",
+    "exit_agreement",
+    "mean_layers_run",
+    "log_digest",
+    "lint",
+    "error",
+];
+
+/// Runs `scenario` over `trace` with a progress bar.
+pub(crate) fn run(
+    scenario: &Scenario,
+    trace: &Trace,
+    threads: usize,
+    command: String,
+    bars: &Bars,
+) -> Result<Results, CliError> {
+    let manifest = trace.manifest();
+    let provider = manifest.runtime.as_ref().map_or("", |runtime| runtime.provider.as_str());
+    let info = source_info(trace, &manifest.model.name, provider);
+    bars.piece("replay", |progress| {
+        Ok(study(scenario, trace, info, &RunOptions { threads, command, progress })?)
+    })
+}
+
+/// Writes the tables and says where they are.
+pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<(), CliError> {
+    let formats = if with_csv { Formats::ParquetAndCsv } else { Formats::Parquet };
+    results::write(folder, results, formats)?;
+    news(&format!("{} cells written to {}", results.cells.rows(), folder.display()));
+    Ok(())
+}
+
+/// Whether every cell is there; says which are not.
+pub(crate) fn outcome(results: &Results) -> Done {
+    let mut missing = 0;
+    for row in 0..results.cells.rows() {
+        if results.cells.value("status", row) != Value::Text("ok".to_owned()) {
+            missing += 1;
+            if let (Value::Text(policy), Value::Text(error)) =
+                (results.cells.value("policy", row), results.cells.value("error", row))
+            {
+                news(&format!("skipped: {policy}: {error}"));
+            }
+        }
+    }
+    if missing == 0 {
+        return Done::All;
+    }
+    news(&format!("{missing} of {} cells were skipped or failed", results.cells.rows()));
+    Done::Partly
+}
+
+/// Flags that change where results go or how fast they come, and no number.
+const SILENT: &[&str] = &["--threads", "--out", "--format", "--csv", "--check"];
+
+/// The command line as it was given, with the program's name only and without [`SILENT`] flags: equal results are
+/// attributed to equal commands.
+pub(crate) fn command_line() -> String {
+    let quote = |word: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let mut words = vec!["kvlab".to_owned()];
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let name = arg.split('=').next().unwrap_or(&arg);
+        if SILENT.contains(&name) {
+            let is_switch = matches!(name, "--csv" | "--check");
+            if !is_switch && !arg.contains('=') {
+                args.next();
+            }
+            continue;
+        }
+        words.push(quote(arg));
+    }
+    words.join(" ")
+}

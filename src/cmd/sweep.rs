@@ -1,0 +1,90 @@
+//! `kvlab sweep`: a scenario over a trace.
+
+use super::study;
+use crate::exit::{CliError, Done};
+use crate::output::{self, Format};
+use crate::progress::Bars;
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::trace::{Trace, TraceSource};
+use std::path::PathBuf;
+
+/// Run every cell of a scenario over a recorded trace and write result tables.
+///
+/// A scenario is a YAML file; scenarios/reference.yaml shows every key. Cells that cannot work (a budget smaller than
+/// what must be kept, say) are skipped with their reason, and the exit code is then 4.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: kvlab sweep scenarios/smoke/tiny.yaml --trace kvlab-out/trace --out kvlab-out/smoke"
+)]
+pub(crate) struct Args {
+    /// Scenario file
+    scenario: PathBuf,
+    /// Trace folder
+    #[arg(long, value_name = "DIR")]
+    trace: PathBuf,
+    /// Folder for the result tables
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Worker threads; 0 for one a core. Results do not depend on it
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Also write cells.csv and series.csv
+    #[arg(long)]
+    csv: bool,
+    /// Print the cells and what would be read, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// How the cells are printed
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let scenario = Scenario::load(&args.scenario)?;
+    let trace = Trace::open(&args.trace)?;
+    if args.dry_run {
+        return dry_run(&scenario, &trace);
+    }
+    let results = study::run(&scenario, &trace, args.threads, study::command_line(), &Bars::default())?;
+    if let Some(out) = &args.out {
+        study::write(&results, out, args.csv)?;
+    }
+    output::table(&results.cells, study::SHOWN, args.format)?;
+    Ok(study::outcome(&results))
+}
+
+fn dry_run(scenario: &Scenario, trace: &Trace) -> Result<Done, CliError> {
+    let shape = trace.shape();
+    let plan = scenario.plan(shape.vocab);
+    let sequences = trace.sequences();
+    let read = &sequences[..sequences.len().min(scenario.limit.map_or(usize::MAX, |limit| limit as usize))];
+    let tokens: u64 = read.iter().map(|meta| u64::from(meta.len)).sum();
+    let vectors = u64::from(shape.q_heads) + 2 * u64::from(shape.kv_heads);
+    let bytes = tokens * u64::from(shape.layers) * vectors * u64::from(shape.head_dim) * 4;
+    let reads = if plan.eviction.is_empty() { 0 } else { bytes };
+    output::print(&format!(
+        "{} cells ({} eviction, {} exit) over {} sequences, {tokens} tokens; reads about {:.1} MB of tensors once\n",
+        plan.len(),
+        plan.eviction.len(),
+        plan.exit.len(),
+        read.len(),
+        output::megabytes(reads),
+    ))?;
+    for cell in &plan.eviction {
+        let budget = cell.budget.map_or("-".to_owned(), |b| b.to_string());
+        let seed = cell.seed.map_or("-".to_owned(), |s| s.to_string());
+        let state =
+            cell.stack.as_ref().err().map_or(String::new(), |error| format!("  would be skipped: {error}"));
+        output::print(&format!("eviction  {}  budget {budget}  seed {seed}{state}\n", cell.label))?;
+    }
+    for cell in &plan.exit {
+        let (lens, unit) = (cell.lens.word(), cell.unit.word());
+        output::print(&format!(
+            "exit  {lens}  theta {} {unit}  epsilon {} {unit}\n",
+            cell.theta, cell.epsilon
+        ))?;
+    }
+    let all_work = plan.eviction.iter().all(|cell| cell.stack.is_ok());
+    Ok(if all_work { Done::All } else { Done::Partly })
+}

@@ -1,0 +1,69 @@
+//! `kvlab validate`: a trace, a scenario or result tables.
+
+use crate::exit::{CliError, Done};
+use crate::output;
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::trace::verify;
+use std::path::PathBuf;
+
+/// Check a trace folder, a scenario file or a results folder, and say what is wrong and where.
+///
+/// A trace is read in full: structure, checksums, shapes, coverage, finite values, facts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Trace folder, scenario file (.yaml) or results folder
+    path: PathBuf,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let path = &args.path;
+    if path.is_file() {
+        let scenario = Scenario::load(path)?;
+        let text = format!("{}: scenario `{}` is valid\n", path.display(), scenario.id);
+        return said(args, &serde_json::json!({ "kind": "scenario", "id": scenario.id }), &text);
+    }
+    if path.join("results.json").exists() {
+        let results = kvlab_sim::results::read(path)?;
+        let (cells, series) = (results.cells.rows(), results.series.rows());
+        let text = format!("{}: results are valid, {cells} cells, {series} rows of series\n", path.display());
+        return said(
+            args,
+            &serde_json::json!({ "kind": "results", "cells": cells, "series": series }),
+            &text,
+        );
+    }
+    let report = verify(path)?;
+    if args.json {
+        output::json(&report)?;
+        return Ok(Done::All);
+    }
+    output::print(&format!(
+        "{}: trace is valid, format {}, {} sequences, {} tokens, {} shards, {:.1} MB, {} values and {} lens facts checked{}\n",
+        path.display(),
+        report.format,
+        report.sequences,
+        report.tokens,
+        report.shards,
+        output::megabytes(report.bytes),
+        report.tensor_values,
+        report.lens_facts,
+        if report.synthetic { "; synthetic" } else { "" },
+    ))?;
+    for name in &report.unlisted {
+        output::news(&format!("note: {name} is in the folder but not in the manifest; it was not read"));
+    }
+    Ok(Done::All)
+}
+
+fn said(args: &Args, json: &serde_json::Value, text: &str) -> Result<Done, CliError> {
+    if args.json {
+        output::json(json)?
+    } else {
+        output::print(text)?
+    }
+    Ok(Done::All)
+}

@@ -1,0 +1,100 @@
+//! Exit codes, and the one place that prints errors with hints.
+
+use kvlab_executor::ExecutorError;
+use kvlab_plots::PlotsError;
+use kvlab_sim::policy::PolicyError;
+use kvlab_sim::results::ResultsError;
+use kvlab_sim::run::RunError;
+use kvlab_sim::scenario::ScenarioError;
+use kvlab_sim::table::TableError;
+use kvlab_sim::trace::TraceError;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What `--help` says about exit codes.
+pub(crate) const HELP: &str = "Exit codes: 0 all done · 1 internal error · 2 usage · 3 invalid scenario, trace, model \
+or set-up · 4 some cells failed or were skipped · 5 a check was not met";
+
+/// How a command ended, if it did not end in an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// All of it was done.
+    All,
+    /// Some cells failed or were skipped; the tables say which and why.
+    Partly,
+    /// A check was not met.
+    CheckFailed,
+}
+
+/// Everything that can stop a command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    #[error(transparent)]
+    Plots(#[from] PlotsError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("failed to write to standard output: {0}")]
+    Output(std::io::Error),
+    #[error("{} exists already", path.display())]
+    Exists { path: PathBuf, remedy: &'static str },
+}
+
+impl CliError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Exists { .. } => 2,
+            Self::Run(RunError::Engine(_) | RunError::Table(_) | RunError::Threads { .. })
+            | Self::Output(_) => 1,
+            _ => 3,
+        }
+    }
+
+    /// The one command or change that mends it, where there is one.
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Executor(error) => error.remedy(),
+            Self::Exists { remedy, .. } => Some((*remedy).to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Prints an error with its hint and turns the outcome into an exit code.
+#[expect(clippy::print_stderr, reason = "the one place that prints errors")]
+pub(crate) fn code(outcome: Result<Done, CliError>) -> ExitCode {
+    match outcome {
+        Ok(Done::All) => ExitCode::SUCCESS,
+        Ok(Done::Partly) => ExitCode::from(4),
+        Ok(Done::CheckFailed) => ExitCode::from(5),
+        // A reader that has seen enough (`kvlab list | head`) is no error.
+        Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut source = std::error::Error::source(&error);
+            while let Some(cause) = source {
+                if !error.to_string().contains(&cause.to_string()) {
+                    eprintln!("  because: {cause}");
+                }
+                source = cause.source();
+            }
+            if let Some(hint) = error.hint() {
+                eprintln!("  to mend it: {hint}");
+            }
+            ExitCode::from(error.code())
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The command line: verbs, exit codes, what is said on mistakes, and what is left behind.
+
+use crate::support::synth;
+use kvlab_sim::trace::{Dtype, Leftover};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs kvlab with an ONNX Runtime path that does not exist: whoever touches the runtime fails.
+fn kvlab(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvlab"))
+        .current_dir(folder)
+        .env("ORT_DYLIB_PATH", "/nonexistent/libonnxruntime.so")
+        .env("KVLAB_CACHE", folder.join("cache"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder with a small synthetic trace called `trace`.
+fn with_trace() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    synth::fixed().write(&folder.path().join("trace"), Dtype::F32, 4, 32, Leftover::Refuse).unwrap();
+    folder
+}
+
+const REPLAY: &[&str] = &[
+    "replay",
+    "trace",
+    "--policy",
+    "snapkv,vase-attnv,vase-dkv",
+    "--budget",
+    "16,24",
+    "--recent",
+    "4",
+    "--sinks",
+    "2",
+    "--seed",
+    "0,1",
+    "--theta",
+    "0.5,1.5",
+    "--min-exit-layer",
+    "0",
+];
+
+fn replay(folder: &Path, more: &[&str]) -> Output {
+    kvlab(folder, &[REPLAY, more].concat())
+}
+
+#[test]
+fn commands_that_need_no_model_never_touch_the_runtime() {
+    let folder = with_trace();
+    std::fs::write(
+        folder.path().join("s.yaml"),
+        "id: s\nwhy: w\neviction: {budgets: 16, recent: 4, policies: [{use: full}, {use: snapkv}]}\n",
+    )
+    .unwrap();
+    for args in [
+        &["--version"][..],
+        &["--help"],
+        &["list", "policies"],
+        &["list", "policies", "--params", "vase-attnv"],
+        &["list", "metrics", "--format", "md"],
+        &["list", "figures", "--format", "json"],
+        &["list", "families"],
+        &["list", "fields"],
+        &["list", "workloads", "--format", "csv"],
+        &["inspect", "trace"],
+        &["inspect", "trace", "--json"],
+        &["validate", "trace"],
+        &["validate", "trace", "--json"],
+        &["validate", "s.yaml"],
+        &["sweep", "s.yaml", "--trace", "trace", "--dry-run"],
+        &["sweep", "s.yaml", "--trace", "trace", "--out", "results", "--csv"],
+        &["validate", "results"],
+        &["plot", "results"],
+        &["plot", "results", "--figure", "recall-vs-budget"],
+        &["report", "results"],
+    ] {
+        let output = kvlab(folder.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    }
+    for file in [
+        "results.json",
+        "cells.parquet",
+        "series.parquet",
+        "cells.csv",
+        "figures/recall-vs-budget.svg",
+        "report.html",
+    ] {
+        assert!(folder.path().join("results").join(file).exists(), "{file}");
+    }
+    assert!(!folder.path().join("cache").exists(), "nothing was fetched");
+}
+
+#[test]
+fn one_two_and_four_threads_write_the_same_bytes() {
+    let folder = with_trace();
+    let run = |threads: &str| {
+        let out = format!("out-{threads}");
+        let output =
+            replay(folder.path(), &["--threads", threads, "--out", &out, "--csv", "--format", "csv"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let mut files: Vec<_> =
+            std::fs::read_dir(folder.path().join(&out)).unwrap().map(|e| e.unwrap().path()).collect();
+        files.sort();
+        let contents: Vec<_> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
+        (output.stdout, contents)
+    };
+    let one = run("1");
+    assert_eq!(one.1.len(), 5);
+    assert_eq!(one, run("2"));
+    assert_eq!(one, run("4"));
+}
+
+#[test]
+fn check_compares_digests_and_rows_say_synthetic() {
+    let folder = with_trace();
+    let output = replay(folder.path(), &["--check", "--out", "r", "--csv"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("check passed"), "{}", text(&output.stderr));
+    let cells = std::fs::read_to_string(folder.path().join("r/cells.csv")).unwrap();
+    assert!(cells.lines().skip(1).all(|line| line.contains(",true,replay,")), "every row says synthetic");
+    let report = kvlab(folder.path(), &["report", "r"]);
+    assert!(report.status.success());
+    assert!(
+        std::fs::read_to_string(folder.path().join("r/report.html"))
+            .unwrap()
+            .to_lowercase()
+            .contains("synthetic")
+    );
+}
+
+#[test]
+fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
+    let folder = with_trace();
+    std::fs::write(folder.path().join("bad.yaml"), "id: s\nwhy: w\nevictoin: {}\n").unwrap();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    for (args, code, parts) in [
+        (&["replya"][..], 2, vec!["unrecognized subcommand", "replay"]),
+        (&["replay"], 2, vec!["<TRACE>"]),
+        (&["replay", "nowhere"], 3, vec!["nowhere"]),
+        (&["replay", "empty"], 3, vec!["empty"]),
+        (&["replay", "trace", "--policy", "snapvk"], 3, vec!["`snapvk`", "did you mean `snapkv`?"]),
+        (
+            &["replay", "trace", "--policy", "snapkv", "--budget", "10"],
+            3,
+            vec!["a budget of 10 tokens", "17 tokens are needed"],
+        ),
+        (&["replay", "trace", "--theta", "nan"], 3, vec!["exit.theta is NaN"]),
+        (&["replay", "trace", "--theta=-1"], 3, vec!["exit.theta is -1", "0 or more"]),
+        (&["replay", "trace", "--budget", "many"], 2, vec!["invalid value 'many'"]),
+        (
+            &["sweep", "bad.yaml", "--trace", "trace"],
+            3,
+            vec!["bad.yaml", "line 3", "`evictoin`", "did you mean `eviction`?"],
+        ),
+        (&["sweep", "none.yaml", "--trace", "trace"], 3, vec!["none.yaml"]),
+        (&["validate", "none"], 3, vec!["none"]),
+        (&["plot", "trace"], 3, vec!["results.json"]),
+        (&["list", "policies", "--params", "vase"], 3, vec!["`vase`", "vase-attnv"]),
+        (&["record", "--out", "trace"], 2, vec!["exists already", "--force"]),
+        (
+            &["record", "--out", "new", "--ort-lib", "/nonexistent/lib.so"],
+            3,
+            vec!["/nonexistent/lib.so", "to mend it"],
+        ),
+        (&["setup", "--check"], 5, vec![]),
+    ] {
+        let output = kvlab(folder.path(), args);
+        let said = text(&output.stderr) + &text(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{args:?} lacks {part:?}: {said}");
+        }
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+    }
+    assert!(
+        !folder.path().join("new").exists() && !folder.path().join("new.partial").exists(),
+        "nothing half-written is left"
+    );
+}
+
+#[test]
+fn a_cell_that_cannot_work_is_a_row_and_the_exit_code_is_4() {
+    let folder = with_trace();
+    let output = kvlab(
+        folder.path(),
+        &["replay", "trace", "--policy", "snapkv", "--budget", "16,32", "--recent", "16", "--format", "json"],
+    );
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let skipped: Vec<_> = rows.iter().filter(|row| row["status"] == "skipped").collect();
+    assert_eq!(skipped.len(), 2, "snapkv and random at 16");
+    assert!(skipped.iter().all(|row| row["error"].as_str().unwrap().contains("17 tokens are needed")));
+}
+
+#[test]
+fn a_damaged_trace_is_refused_with_the_place_and_nothing_is_written() {
+    let folder = with_trace();
+    let tensors = folder.path().join("trace/tensors");
+    let shard = std::fs::read_dir(&tensors).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &bytes[..bytes.len() - 7]).unwrap();
+    let name = shard.file_name().unwrap().to_string_lossy().into_owned();
+    for args in [&["validate", "trace"][..], &["replay", "trace", "--out", "r"]] {
+        let output = kvlab(folder.path(), args);
+        assert_eq!(output.status.code(), Some(3), "{args:?}");
+        assert!(text(&output.stderr).contains(&name), "{}", text(&output.stderr));
+    }
+    assert!(!folder.path().join("r").exists());
+}
+
+/// H13: with a budget that no sequence exceeds the policy never triggers, equals the full cache, and says so.
+#[test]
+fn a_budget_above_the_length_says_that_the_policy_never_triggered() {
+    let folder = with_trace();
+    let output = kvlab(
+        folder.path(),
+        &["replay", "trace", "--policy", "snapkv", "--budget", "72", "--recent", "8", "--format", "json"],
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    for row in rows.iter().filter(|row| row["policy"] != "full") {
+        assert_eq!(row["evictions"], 0.0);
+        assert_eq!(row["attn_mass_recall"], 1.0);
+        assert!(row["lint"].as_str().unwrap().contains("never triggered"), "{row}");
+    }
+}
