@@ -25,13 +25,16 @@ pub(crate) fn count(value: i64) -> String {
     minus(&grouped(&value.to_string()))
 }
 
-/// A number of the table as text: whole numbers grouped, others with `digits` significant digits.
+/// A number as text: whole numbers grouped, others with up to `digits` significant digits.
 pub(crate) fn plain(value: f64, digits: usize) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 {
-        minus(&grouped(&format!("{value:.0}")))
-    } else {
-        significant(value, digits)
+        return minus(&grouped(&format!("{value:.0}")));
     }
+    let text = significant(value, digits);
+    if text.contains('.') && !text.contains('e') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
 }
 
 /// A share as a percentage with one decimal.
@@ -112,6 +115,15 @@ mod tests {
         assert_eq!(significant(0.0, 3), "0");
         assert_eq!(significant(9.996, 3), "10.0");
         assert_eq!(significant(1e300, 3), "1.00e300");
+    }
+
+    #[test]
+    fn plain_numbers_have_no_needless_zeros() {
+        assert_eq!(plain(0.05, 3), "0.05");
+        assert_eq!(plain(0.9996, 3), "1");
+        assert_eq!(plain(128.0, 3), "128");
+        assert_eq!(plain(100.4, 3), "100");
+        assert_eq!(plain(12_345.0, 3), "12,345");
     }
 
     #[test]

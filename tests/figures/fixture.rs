@@ -246,9 +246,12 @@ fn exits(cells: &mut Rows, series: &mut Rows, noise: &mut Noise) {
                     real("epsilon", epsilon),
                 ]);
                 if theta <= 0.0 {
-                    row.push(text("lint", "theta 0 is below every recorded entropy: no position can exit"));
+                    row.push(text(
+                        "lint",
+                        "theta is unreachable: no observed entropy is below 0.000 nats (smallest 0.004)",
+                    ));
                 } else if theta > 10.8 {
-                    row.push(text("lint", "theta 11 is above ln V = 10.80: the entropy test always passes"));
+                    row.push(text("lint", "theta is vacuous: 11.000 nats is not below the largest possible entropy, ln V = 10.803"));
                 }
                 row.extend(rate("skip_rate", skip, 246_000, 0.01 + skip * 0.05));
                 row.extend(rate("exit_rate", (skip * 1.3).min(1.0), 8_200, 0.02));

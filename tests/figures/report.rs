@@ -104,7 +104,9 @@ fn an_answer_never_rests_on_a_policy_that_did_not_trigger() {
 #[test]
 fn the_exit_answer_quotes_counts_and_leaves_out_vacuous_thresholds() {
     let mut cells = Rows::cells();
-    for (cell, theta, skip, lint) in [("a", 1.0, 0.25, None), ("b", 11.0, 0.9, Some("above ln V"))] {
+    for (cell, theta, skip, lint) in
+        [("a", 1.0, 0.25, None), ("b", 11.0, 0.9, Some("theta is vacuous: 11 nats is above ln V"))]
+    {
         let mut row = vec![
             text("cell", cell),
             text("study", "exit"),

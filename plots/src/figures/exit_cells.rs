@@ -1,7 +1,7 @@
 //! Exit cells as points: which lens and unit, which θ, which ε.
 
-use crate::number::significant;
-use crate::select::{Reader, finished};
+use crate::number::plain;
+use crate::select::{Reader, Subject, findings, finished};
 use kvlab_sim::results::Results;
 use std::collections::BTreeSet;
 
@@ -18,30 +18,27 @@ pub(crate) struct ExitCell {
     pub(crate) epsilon: Option<f64>,
     /// `nats` or `of ln V`.
     pub(crate) unit: &'static str,
-    /// What is vacuous about the thresholds.
+    /// What is vacuous about the thresholds, in words.
     pub(crate) lint: Option<String>,
 }
 
 impl ExitCell {
+    /// Whether θ can decide anything. An idle ε alone does not count: θ then decides by itself.
+    pub(crate) fn is_sound(&self) -> bool {
+        findings(self.lint.as_deref().unwrap_or_default())
+            .iter()
+            .all(|finding| finding.subject == Subject::Epsilon)
+    }
+
     /// `θ = 1.5`, in the cell's unit.
     pub(crate) fn theta_text(&self) -> String {
-        format!("\u{3b8} = {}", significant_trimmed(self.theta))
+        format!("\u{3b8} = {}", plain(self.theta, 4))
     }
 
     /// `ε = 0.1`, in the cell's unit, or that there is no limit.
     pub(crate) fn epsilon_text(&self) -> String {
-        self.epsilon.map_or("no limit on \u{3b5}".to_owned(), |epsilon| {
-            format!("\u{3b5} = {}", significant_trimmed(epsilon))
-        })
-    }
-}
-
-fn significant_trimmed(value: f64) -> String {
-    let text = significant(value, 4);
-    if text.contains('.') && !text.contains('e') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
+        self.epsilon
+            .map_or("no limit on \u{3b5}".to_owned(), |epsilon| format!("\u{3b5} = {}", plain(epsilon, 4)))
     }
 }
 

@@ -46,7 +46,7 @@ impl Figure for ExitLayerHistogram {
         let bins = bins_by_cell(results);
         let cells: Vec<ExitCell> =
             exit_cells(results).into_iter().filter(|cell| bins.contains_key(&cell.cell)).collect();
-        let chosen = representative(&cells);
+        let chosen = representative(results, &cells);
         let Some(first) = chosen.first() else {
             return Ok(Outcome::nothing("no finished exit cell has a histogram of exit layers"));
         };
@@ -104,22 +104,31 @@ fn bins_by_cell(results: &Results) -> BTreeMap<String, Vec<Bin>> {
     found
 }
 
-/// Cells of one lens and one ε at a few θ, without those whose thresholds are vacuous where there are others.
-fn representative(cells: &[ExitCell]) -> Vec<&ExitCell> {
-    let sound: Vec<&ExitCell> = cells.iter().filter(|cell| cell.lint.is_none()).collect();
-    let pool = if sound.is_empty() { cells.iter().collect() } else { sound };
-    let preferred = pool.iter().find(|cell| cell.facet.starts_with("final-norm")).or(pool.first());
-    let Some(facet) = preferred.map(|cell| cell.facet.clone()) else { return Vec::new() };
-    let of_facet: Vec<&ExitCell> = pool.into_iter().filter(|cell| cell.facet == facet).collect();
-    let limits = distinct(of_facet.iter().filter_map(|cell| cell.epsilon));
-    let limit = limits.get(limits.len() / 2).map(|limit| limit.to_bits());
+/// Cells of one lens and one ε at a few θ: the ε that skips most, sound thresholds, and where anything leaves early.
+fn representative<'a>(results: &Results, cells: &'a [ExitCell]) -> Vec<&'a ExitCell> {
+    let skip = Reader::new(&results.cells, "skip_rate");
+    let skipped = |cell: &ExitCell| skip.number(cell.row).unwrap_or(0.0);
+    let pool = preferring(cells.iter().collect(), ExitCell::is_sound);
+    let lens = pool.iter().find(|cell| cell.facet.starts_with("final-norm")).or(pool.first());
+    let Some(facet) = lens.map(|cell| cell.facet.as_str()) else { return Vec::new() };
+    let pool = preferring(pool, |cell| cell.facet == facet);
+    let pool = preferring(pool, |cell| skipped(cell) > 0.0);
+    let Some(most) = pool.iter().max_by(|a, b| skipped(a).total_cmp(&skipped(b)).then(b.row.cmp(&a.row)))
+    else {
+        return Vec::new();
+    };
+    let limit = most.epsilon.map(f64::to_bits);
     let of_limit: Vec<&ExitCell> =
-        of_facet.into_iter().filter(|cell| cell.epsilon.map(f64::to_bits) == limit).collect();
+        pool.iter().copied().filter(|cell| cell.epsilon.map(f64::to_bits) == limit).collect();
     let thetas = spread(&distinct(of_limit.iter().map(|cell| cell.theta)), MOST_PANELS);
-    thetas
-        .iter()
-        .filter_map(|theta| of_limit.iter().find(|cell| cell.theta.total_cmp(theta).is_eq()).copied())
-        .collect()
+    let at = |theta: &f64| of_limit.iter().find(|cell| cell.theta.total_cmp(theta).is_eq()).copied();
+    thetas.iter().filter_map(at).collect()
+}
+
+/// Those with the property, or all when none has it.
+fn preferring(cells: Vec<&ExitCell>, property: impl Fn(&ExitCell) -> bool) -> Vec<&ExitCell> {
+    let some: Vec<&ExitCell> = cells.iter().copied().filter(|cell| property(cell)).collect();
+    if some.is_empty() { cells } else { some }
 }
 
 fn panel(results: &Results, cell: &ExitCell, bins: &[Bin], last: f64, heights: Axis) -> Panel {

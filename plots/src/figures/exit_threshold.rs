@@ -6,10 +6,10 @@ use crate::error::PlotsError;
 use crate::figure::{Figure, Need, Outcome, Place, Section};
 use crate::number::{plain, significant};
 use crate::scene::{Axis, Extent, Key, Mark, Panel, Sample, Scene, TickRule, clipped};
-use crate::select::{Reader, caption, distinct, mean, spread};
+use crate::select::{Reader, caption, distinct, findings, mean, spread};
 use crate::theme::{Look, ordinal};
 use kvlab_sim::results::Results;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const METRICS: [&str; 3] = ["skip_rate", "exit_agreement", "mean_layers_run"];
 const MOST_FACETS: usize = 3;
@@ -71,10 +71,8 @@ impl Figure for ExitThreshold {
         let hatched =
             panels.iter().any(|panel| panel.marks.iter().any(|mark| matches!(mark, Mark::Hatched { .. })));
         if hatched {
-            legend.push(Key {
-                label: "vacuous: every \u{3b5} has a finding".to_owned(),
-                sample: Sample::Hatched,
-            });
+            legend
+                .push(Key { label: "\u{3b8} is vacuous or unreachable".to_owned(), sample: Sample::Hatched });
         }
         let scene = Scene {
             title: self.title().to_owned(),
@@ -129,13 +127,13 @@ fn panel(
     looks: &[(Option<f64>, Look)],
 ) -> Panel {
     let thetas = distinct(cells.iter().map(|cell| cell.theta));
-    let along = sound_range(cells, &thetas);
     let unit = cells.first().map_or("nats", |cell| cell.unit);
     let label = format!("Exit threshold \u{3b8} ({})", if unit == "nats" { "nats" } else { "share of ln V" });
-    let x = if along.lo > 0.0 && along.hi / along.lo > 60.0 {
-        Axis::log(label, Extent { lo: along.lo / 1.1, hi: along.hi * 1.1 }, TickRule::At(thetas.clone()))
+    let shown = shown_range(cells, &thetas);
+    let x = if is_geometric(&thetas) {
+        Axis::log(label, shown, TickRule::Decades)
     } else {
-        Axis::linear(label, along.at_least(along.hi.abs() * 0.1).padded(0.04, 0.04), TickRule::Round)
+        Axis::linear(label, shown.at_least(shown.hi.abs() * 0.1), TickRule::Round)
     };
     let mut marks = hatching(cells, &thetas);
     let column = |suffix: &str| Reader::new(&results.cells, &format!("{metric}{suffix}"));
@@ -173,22 +171,39 @@ fn panel(
     Panel { title, x, y, marks }
 }
 
-/// From the smallest to the largest θ without a finding, and a margin: far vacuous θ would squeeze the rest.
-fn sound_range(cells: &[&ExitCell], thetas: &[f64]) -> Extent {
-    let sound = thetas.iter().copied().filter(|theta| !is_vacuous(cells, *theta));
-    let all = Extent::of(thetas.iter().copied()).unwrap_or(Extent { lo: 0.0, hi: 1.0 });
-    let Some(sound) = Extent::of(sound).filter(|sound| sound.width() > 0.0) else { return all };
-    let margin = sound.padded(0.12, 0.12);
-    Extent { lo: all.lo.max(margin.lo), hi: all.hi.min(margin.hi) }
+/// Whether θ grows by factors rather than by steps, so that a linear axis would squeeze most of it into a corner.
+fn is_geometric(thetas: &[f64]) -> bool {
+    match (thetas.first(), thetas.get(thetas.len() / 2), thetas.last()) {
+        (Some(first), Some(middle), Some(last)) => *first > 0.0 && middle - first < 0.25 * (last - first),
+        _ => false,
+    }
 }
 
-/// Whether every cell at `theta` has a finding.
+/// From the smallest to the largest θ that can decide something, and a margin: far vacuous θ would squeeze the rest.
+fn shown_range(cells: &[&ExitCell], thetas: &[f64]) -> Extent {
+    let geometric = is_geometric(thetas);
+    let along = |theta: f64| if geometric { theta.ln() } else { theta };
+    let back = |at: f64| if geometric { at.exp() } else { at };
+    let all = Extent::of(thetas.iter().copied().map(along)).unwrap_or(Extent { lo: 0.0, hi: 1.0 });
+    let sound = Extent::of(thetas.iter().copied().filter(|theta| !is_vacuous(cells, *theta)).map(along));
+    let wide = all.padded(0.04, 0.04);
+    let shown = match sound.filter(|sound| sound.width() > 0.0) {
+        Some(sound) => {
+            let margin = sound.padded(0.12, 0.12);
+            Extent { lo: wide.lo.max(margin.lo), hi: wide.hi.min(margin.hi) }
+        }
+        None => wide,
+    };
+    Extent { lo: back(shown.lo), hi: back(shown.hi) }
+}
+
+/// Whether θ decides nothing in any cell at `theta`.
 fn is_vacuous(cells: &[&ExitCell], theta: f64) -> bool {
     let mut here = cells.iter().filter(|cell| cell.theta.total_cmp(&theta).is_eq()).peekable();
-    here.peek().is_some() && here.all(|cell| cell.lint.is_some())
+    here.peek().is_some() && here.all(|cell| !cell.is_sound())
 }
 
-/// Strips around the θ at which every cell has a finding, up to half-way to the next θ.
+/// Strips around the θ that decide nothing, up to half-way to the next θ.
 fn hatching(cells: &[&ExitCell], thetas: &[f64]) -> Vec<Mark> {
     let mut strips: Vec<(f64, f64)> = Vec::new();
     for (at, theta) in thetas.iter().enumerate().filter(|(_, theta)| is_vacuous(cells, **theta)) {
@@ -220,21 +235,23 @@ fn captions(results: &Results, cells: &[ExitCell], facets_left: usize, limits_le
     lines.push(second);
     let off_axis = off_axis(cells);
     if !off_axis.is_empty() {
-        let what = clipped(&off_axis.join("; "), 160);
+        let what = clipped(&off_axis.join("; "), 300);
         lines.push(format!("Off the axis, because vacuous: {what}."));
     }
-    let findings: BTreeSet<&str> = cells.iter().filter_map(|cell| cell.lint.as_deref()).collect();
-    if !findings.is_empty() {
-        let some: Vec<String> =
-            findings.iter().take(2).map(|text| format!("\u{201c}{}\u{201d}", clipped(text, 140))).collect();
-        let more = if findings.len() > 2 {
-            format!(" and {} more kinds", findings.len() - 2)
-        } else {
-            String::new()
-        };
-        lines.push(format!("Findings: {}{more}.", some.join("; ")));
+    let kinds = kinds(cells);
+    if !kinds.is_empty() {
+        lines.push(format!("Findings: {}.", clipped(&kinds.join("; "), 240)));
     }
     lines
+}
+
+/// The kinds of findings, with how many cells have them.
+fn kinds(cells: &[ExitCell]) -> Vec<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for finding in cells.iter().filter_map(|cell| cell.lint.as_deref()).flat_map(findings) {
+        *counts.entry(finding.kind).or_default() += 1;
+    }
+    counts.into_iter().map(|(kind, cells)| format!("{} in {cells} cells", clipped(kind, 60))).collect()
 }
 
 /// The θ that the panel of their lens does not show.
@@ -243,12 +260,22 @@ fn off_axis(cells: &[ExitCell]) -> Vec<String> {
     let of_facet = |facet: &&str| {
         let cells: Vec<&ExitCell> = cells.iter().filter(|cell| cell.facet == **facet).collect();
         let thetas = distinct(cells.iter().map(|cell| cell.theta));
-        let shown = sound_range(&cells, &thetas);
-        let hidden = thetas.iter().filter(|theta| **theta < shown.lo || **theta > shown.hi);
-        let hidden: Vec<String> = hidden.map(|theta| plain(*theta, 4)).collect();
-        (!hidden.is_empty()).then(|| format!("\u{3b8} = {} ({facet})", hidden.join(", ")))
+        let shown = shown_range(&cells, &thetas);
+        let below: Vec<f64> = thetas.iter().copied().filter(|theta| *theta < shown.lo).collect();
+        let above: Vec<f64> = thetas.iter().copied().filter(|theta| *theta > shown.hi).collect();
+        let parts: Vec<String> = [below, above].iter().filter_map(|thetas| summary(thetas)).collect();
+        (!parts.is_empty()).then(|| format!("{} ({})", parts.join(" and "), clipped(facet, 60)))
     };
     facets.iter().filter_map(of_facet).collect()
+}
+
+/// Few values or many, in a few words.
+fn summary(thetas: &[f64]) -> Option<String> {
+    let (first, last) = (thetas.first()?, thetas.last()?);
+    Some(match thetas.len() {
+        1 => format!("\u{3b8} = {}", plain(*first, 3)),
+        count => format!("{count} values of \u{3b8} from {} to {}", plain(*first, 3), plain(*last, 3)),
+    })
 }
 
 fn described(results: &Results, cells: &[ExitCell], facets: &[&str]) -> String {

@@ -95,7 +95,7 @@ fn exit(results: &Results) -> Option<String> {
     let all = exit_cells(results);
     let mut sound: Vec<(&ExitCell, f64, f64)> = all
         .iter()
-        .filter(|cell| cell.lint.is_none())
+        .filter(|cell| cell.is_sound())
         .filter_map(|cell| Some((cell, skip.number(cell.row)?, agreement.number(cell.row)?)))
         .collect();
     if sound.is_empty() {

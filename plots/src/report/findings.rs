@@ -2,7 +2,7 @@
 
 use super::html::short;
 use crate::number::{count, plain};
-use crate::select::{Reader, finished, runs};
+use crate::select::{Reader, Subject, findings, finished, runs};
 use kvlab_sim::results::Results;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,12 @@ const MOST_EXAMPLES: usize = 5;
 /// One line per kind of trouble, for the top of the page.
 pub(super) fn notices(results: &Results) -> String {
     let unfinished = (0..results.cells.rows()).filter(|&row| !finished(&results.cells, row)).count();
-    let vacuous = by_text(results, "lint", |_| true).values().map(Vec::len).sum::<usize>();
+    let vacuous = by_lint(results).values().flat_map(|kind| &kind.rows).collect::<BTreeSet<_>>().len();
     let idle: usize = idle(results).values().map(|(cells, _)| cells).sum();
     let mut lines = Vec::new();
     let mut say = |cells: usize, text: &str| {
         if cells > 0 {
-            let word = if cells == 1 { "cell" } else { "cells" };
-            lines.push(format!("<li>{} {word} {text}</li>", count(i64::try_from(cells).unwrap_or(i64::MAX))));
+            lines.push(format!("<li>{} {text}</li>", amount(cells)));
         }
     };
     say(unfinished, "failed or skipped.");
@@ -51,7 +50,7 @@ pub(super) fn section(results: &Results) -> String {
             &reasons,
         ));
     }
-    out.push_str(&grouped(results, "Vacuous or unreachable thresholds", &by_text(results, "lint", |_| true)));
+    out.push_str(&lints(results));
     out.push_str(&never_triggered(results));
     if out.len() == before {
         out.push_str(
@@ -60,6 +59,58 @@ pub(super) fn section(results: &Results) -> String {
     }
     out.push_str("</section>\n");
     out
+}
+
+/// The cells with one kind of finding, and the numbers that show it.
+#[derive(Default)]
+struct Kind<'a> {
+    rows: BTreeSet<usize>,
+    details: BTreeSet<&'a str>,
+}
+
+/// Findings about thresholds, by kind. Policies that never triggered are found elsewhere.
+fn by_lint(results: &Results) -> BTreeMap<&str, Kind<'_>> {
+    let column = Reader::new(&results.cells, "lint");
+    let mut found: BTreeMap<&str, Kind<'_>> = BTreeMap::new();
+    for row in 0..results.cells.rows() {
+        let of_row = findings(column.text(row).unwrap_or_default());
+        for finding in of_row.into_iter().filter(|finding| finding.subject != Subject::Idle) {
+            let kind = found.entry(finding.kind).or_default();
+            kind.rows.insert(row);
+            kind.details.extend((!finding.detail.is_empty()).then_some(finding.detail));
+        }
+    }
+    found
+}
+
+fn lints(results: &Results) -> String {
+    let kinds = by_lint(results);
+    if kinds.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("<h3>Vacuous or unreachable thresholds</h3>\n<ul class=\"findings\">\n");
+    for (kind, Kind { rows, details }) in kinds.iter().take(MOST_KINDS) {
+        let some: Vec<String> = details.iter().take(MOST_EXAMPLES).map(|detail| short(detail, 200)).collect();
+        let more = details.len().saturating_sub(MOST_EXAMPLES);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let cells = amount(rows.len());
+        out.push_str(&format!(
+            "<li>{}: {cells}. <span class=\"note\">{}{more}</span></li>\n",
+            short(kind, 200),
+            some.join("; ")
+        ));
+    }
+    if kinds.len() > MOST_KINDS {
+        out.push_str(&format!("<li>{} more kinds, in the table of cells.</li>\n", kinds.len() - MOST_KINDS));
+    }
+    out.push_str("</ul>\n");
+    out
+}
+
+/// `1 cell`, `12,345 cells`.
+fn amount(cells: usize) -> String {
+    let word = if cells == 1 { "cell" } else { "cells" };
+    format!("{} {word}", count(i64::try_from(cells).unwrap_or(i64::MAX)))
 }
 
 /// Rows by the text in a column. Unfinished rows without a reason are found under one that says so.
@@ -151,9 +202,10 @@ fn never_triggered(results: &Results) -> String {
             format!(", at a budget of {}", budgets.join(", "))
         };
         out.push_str(&format!(
-            "<li>{}{} <span class=\"note\">{cells} cells</span></li>\n",
+            "<li>{}{} <span class=\"note\">{}</span></li>\n",
             short(policy, 60),
-            short(&at, 200)
+            short(&at, 200),
+            amount(*cells)
         ));
     }
     out.push_str("</ul>\n");

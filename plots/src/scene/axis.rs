@@ -66,7 +66,7 @@ pub(crate) enum TickRule {
     Whole,
     /// At these values, as far as their labels fit; the largest is always among them.
     At(Vec<f64>),
-    /// Powers of ten.
+    /// Powers of ten, and twice and five times them on a short axis.
     Decades,
 }
 
@@ -188,11 +188,12 @@ impl Axis {
             Spread::Log => (self.lo / std::f64::consts::LN_10, self.hi / std::f64::consts::LN_10),
         };
         let stride = ((to - from) / 8.0).ceil().max(1.0);
-        let first = from.ceil();
-        (0..16)
-            .map(|at| first + f64::from(at) * stride)
-            .take_while(|exponent| *exponent <= to + 1e-9)
-            .map(|e| 10_f64.powf(e))
+        let factors: &[f64] = if to - from < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let first = from.floor();
+        let exponents =
+            (0..16).map(|at| first + f64::from(at) * stride).take_while(|exponent| *exponent <= to + 1e-9);
+        exponents
+            .flat_map(|exponent| factors.iter().map(move |factor| factor * 10_f64.powf(exponent)))
             .collect()
     }
 }
@@ -216,15 +217,7 @@ fn short(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() >= 1e4 && (value / 1000.0).fract() == 0.0 && value.abs() < 1e6 {
         return format!("{}k", value / 1000.0);
     }
-    if value.abs() >= 1e6 { number::tick(value, value, value) } else { trimmed(number::plain(value, 3)) }
-}
-
-fn trimmed(text: String) -> String {
-    if text.contains('.') && !text.contains('e') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
+    if value.abs() >= 1e6 { number::tick(value, value, value) } else { number::plain(value, 3) }
 }
 
 /// Drops ticks whose labels would touch. The last tick stays, then the earlier ones as far as there is room.

@@ -8,7 +8,7 @@ use crate::scene::axis::Tick;
 use crate::theme::{Ink, LABEL_SIZE, MUTED, TEXT, TICK_SIZE, TITLE_SIZE, WARNING};
 
 const LINE: f64 = 16.0;
-const SAMPLE: f64 = 34.0;
+const SAMPLE: f64 = 44.0;
 const MOST_KEYS: usize = 26;
 
 /// A rectangle in pixels.

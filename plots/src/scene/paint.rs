@@ -230,7 +230,7 @@ fn paint_hatching(paper: &Paper<'_>, low: Spot, high: Spot) -> Drawn {
 }
 
 fn paint_sample(paper: &Paper<'_>, sample: Sample, x: f64, y: f64) -> Drawn {
-    const LENGTH: f64 = 26.0;
+    const LENGTH: f64 = 36.0;
     let (left, right, middle) = (whole(x), whole(x + LENGTH), whole(y));
     let (low, high) = ((left, whole(y - 5.0)), (right, whole(y + 5.0)));
     match sample {

@@ -4,10 +4,12 @@
 
 pub(crate) mod caption;
 mod curves;
+mod finding;
 pub(crate) mod runs;
 mod samples;
 
 pub(crate) use curves::{Curve, Point, curves, mean};
+pub(crate) use finding::{Subject, findings};
 pub(crate) use samples::{Key as SampleKey, Sample, samples};
 
 use kvlab_sim::table::{Column, Table};
