@@ -236,7 +236,7 @@ fn captions(results: &Results, cells: &[ExitCell], facets_left: usize, limits_le
     let off_axis = off_axis(cells);
     if !off_axis.is_empty() {
         let what = clipped(&off_axis.join("; "), 300);
-        lines.push(format!("Off the axis, because vacuous: {what}."));
+        lines.push(format!("Off the axis, because vacuous or unreachable: {what}."));
     }
     let kinds = kinds(cells);
     if !kinds.is_empty() {

@@ -26,7 +26,7 @@ pub(super) fn section(results: &Results) -> String {
         out.push_str("<p>There are no cells.</p>\n</section>\n");
         return out;
     }
-    out.push_str("<p class=\"note\">Numbers are rounded; the result files beside this page have the exact ones, with parameters and digests. Brackets hold the bootstrap interval over sequences, parentheses the numerator and denominator of a rate.</p>\n");
+    out.push_str("<p class=\"note\">Numbers are rounded; the result files beside this page have the exact ones, with parameters and digests. Brackets hold the 95 % bootstrap interval over recorded problems, parentheses the numerator and denominator of a rate.</p>\n");
     let studies = studies(cells);
     let share = MOST_BYTES / studies.len().max(1);
     for (at, (study, rows)) in studies.iter().enumerate() {

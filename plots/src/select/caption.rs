@@ -6,7 +6,7 @@ use kvlab_sim::metrics::metric;
 use kvlab_sim::results::Results;
 
 /// What the bands of cell metrics are.
-pub(crate) const BAND: &str = "Band: bootstrap interval over sequences.";
+pub(crate) const BAND: &str = "Band: 95 % bootstrap interval over recorded problems.";
 
 /// The evidence words of `metrics`, each once, in that order.
 pub(crate) fn evidence(metrics: &[&str]) -> Vec<&'static str> {
