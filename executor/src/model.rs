@@ -48,7 +48,7 @@ impl LoadOptions {
 /// What exactly ran: goes into the manifest of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModelIdentity {
-    /// The model's own name, or that of its file.
+    /// The name of its file or folder.
     pub name: String,
     /// Family id.
     pub family: String,
@@ -155,8 +155,9 @@ impl Model {
         let runtime = Runtime::start(&options.library, options.threads, options.provider)?;
         let weights = FileWeights { file, config: &config, row_order };
         let engine = Engine::build(&config, &weights, &runtime, options, progress)?;
-        let stem = || file.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let name = config.name.clone().or_else(stem).unwrap_or_else(|| "unnamed".to_owned());
+        // The name inside a file is often that of a training run; people know the file.
+        let own = if file.path().is_dir() { file.path().file_name() } else { file.path().file_stem() };
+        let name = own.map_or_else(|| "unnamed".to_owned(), |own| own.to_string_lossy().into_owned());
         let report = runtime.report().clone();
         Ok(Self { engine, report, codec: texts.codec, template: texts.template, name, weight_files })
     }
@@ -167,7 +168,7 @@ impl Model {
         &self.engine.config
     }
 
-    /// The model's own name, or that of its file.
+    /// The name of its file or folder, without extension.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -150,8 +150,7 @@ fn last_number(text: &str) -> Option<String> {
     text.split(|c: char| !is_part(c))
         .map(|run| run.replace(',', ""))
         .map(|run| run.trim_end_matches(['.', '-']).to_owned())
-        .filter(|run| run.parse::<f64>().is_ok())
-        .next_back()
+        .rfind(|run| run.parse::<f64>().is_ok())
 }
 
 #[cfg(test)]
@@ -169,7 +168,7 @@ mod tests {
     fn a_cut_line_is_named_with_line_and_byte() {
         let text = "{\"id\": \"a\", \"question\": \"b\"}\n{\"id\": \"c\", \"quest";
         let error = parse_problems(text, Path::new("p.jsonl")).unwrap_err().to_string();
-        assert!(error.contains("p.jsonl: line 2 (byte 30)"), "{error}");
+        assert!(error.contains("p.jsonl: line 2 (byte 29)"), "{error}");
         let twice = "{\"id\": \"a\", \"question\": \"b\"}\n\n{\"id\": \"a\", \"question\": \"c\"}\n";
         let error = parse_problems(twice, Path::new("p.jsonl")).unwrap_err().to_string();
         assert!(error.contains("line 3") && error.contains("line 1"), "{error}");

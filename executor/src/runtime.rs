@@ -186,7 +186,11 @@ fn load_error(library: &LibraryFile, error: &ort::LoadDynamicError) -> RuntimeEr
         ort::LoadDynamicError::MissingApi { .. } => {
             RuntimeError::Load { path, why: "it does not export OrtGetApiBase".to_owned() }
         }
-        ort::LoadDynamicError::Dlopen { error, .. } => RuntimeError::Load { path, why: error.to_string() },
+        ort::LoadDynamicError::Dlopen { error, .. } => {
+            let cause =
+                std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            RuntimeError::Load { path, why: format!("{error}{cause}") }
+        }
         other => RuntimeError::Load { path, why: other.to_string() },
     }
 }

@@ -1,7 +1,8 @@
 //! SmolLM2-135M against the golden forward passes.
 //!
 //! Tolerance on logits: 1e-3. The other implementation differs from itself by up to 8e-5 (attention kernel, chunking,
-//! f64), and this one computes in f32 as it does; 1e-3 leaves room for other processors.
+//! f64), and this one computes in f32 as it does; 1e-3 leaves room for other processors. Found on the machine these tests
+//! were written on: 4e-5.
 
 use kvlab_executor::{Distribution, LensOptions, Pass, Taps};
 
@@ -84,7 +85,8 @@ fn short_prompt_gives_the_golden_logits_states_and_lens() {
     let lens = decoder.lens(&pass, &rows, LensOptions::default()).unwrap();
     let entropy: Vec<f64> = lens.iter().flatten().map(|facts| facts.normed.entropy_nats).collect();
     let error = worst64(&entropy, &golden.f64("lens_entropy")[20..]);
-    assert!(error < 2e-3, "entropy {error}");
+    // Found: 2e-5.
+    assert!(error < 5e-4, "entropy {error}");
     let probability: Vec<f64> = lens.iter().flatten().map(|facts| facts.normed.top_probability()).collect();
     let error = worst64(&probability, &golden.f64("lens_top1_prob")[20..]);
     assert!(error < 1e-3, "probability {error}");
@@ -149,7 +151,7 @@ fn lens_along_the_continuation_is_the_golden_one() {
         assert_eq!(lens[29][0].normed.top[0].token, *token, "step {step}");
         pass = decoder.forward(&[*token], Taps { hidden: true, ..Taps::NONE }).unwrap();
     }
-    assert!(largest < 2e-3, "{largest}");
+    assert!(largest < 5e-4, "{largest}");
 }
 
 #[test]

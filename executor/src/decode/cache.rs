@@ -218,6 +218,11 @@ impl KvCache {
         }
     }
 
+    /// Says that positions below `next` have been fed.
+    pub(super) fn advance_to(&mut self, next: u32) {
+        self.next_position = next;
+    }
+
     /// See [`super::Decoder::retain`].
     pub(super) fn retain(&mut self, layer: usize, kept: &[Vec<u32>]) -> Result<(), DecodeError> {
         let cache = self.layer_mut(layer)?;

@@ -146,7 +146,7 @@ impl<'m> Decoder<'m> {
             self.cache.layer_mut(layer)?.append(keys, values, &pass.positions);
         }
         let last = pass.positions[pass.positions.len() - 1];
-        self.cache.set_next_position(last + 1)?;
+        self.cache.advance_to(last + 1);
         Ok(pass)
     }
 

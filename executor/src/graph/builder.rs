@@ -55,9 +55,13 @@ impl GraphBuilder {
     /// A weight that lies outside the model. Several parts are laid one after the other, which joins them by rows.
     pub(super) fn weight(&mut self, name: &str, dims: &[usize], parts: &[&[f32]]) -> Name {
         let begin = self.weights.len();
-        for part in parts {
-            self.weights.extend(part.iter().flat_map(|value| value.to_le_bytes()));
-        }
+        let count: usize = parts.iter().map(|part| part.len()).sum();
+        self.weights.resize(begin + 4 * count, 0);
+        let (places, _) = self.weights[begin..].as_chunks_mut::<4>();
+        places
+            .iter_mut()
+            .zip(parts.iter().copied().flatten())
+            .for_each(|(place, value)| *place = value.to_le_bytes());
         let length = self.weights.len() - begin;
         debug_assert_eq!(
             length,
