@@ -150,7 +150,7 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
             3,
             vec!["a budget of 10 tokens", "17 tokens are needed"],
         ),
-        (&["replay", "trace", "--theta", "nan"], 3, vec!["exit.theta is NaN"]),
+        (&["replay", "trace", "--theta", "1e999"], 3, vec!["exit.theta is inf"]),
         (&["replay", "trace", "--theta=-1"], 3, vec!["exit.theta is -1", "0 or more"]),
         (&["replay", "trace", "--budget", "many"], 2, vec!["invalid value 'many'"]),
         (

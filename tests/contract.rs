@@ -53,7 +53,10 @@ fn clairvoyant(trace: &dyn TraceSource, stack: &Stack) -> Vec<Vec<f64>> {
             let tensors = trace.layer(meta.seq, layer).unwrap();
             let mut bound = vec![0.0; (meta.len - meta.prompt_len) as usize];
             for kv in shape.kv_head_ids() {
-                let head = PlainHead::of(&RecordedHead::new(&tensors, shape, layer, kv, meta.len).unwrap(), meta.len);
+                let head = PlainHead::of(
+                    &RecordedHead::new(&tensors, shape, layer, kv, meta.len).unwrap(),
+                    meta.len,
+                );
                 let due = |moment, stored: u32| stack.is_due(moment, stored);
                 let mut stored = meta.prompt_len;
                 if due(Moment::PrefillDone, stored) {
@@ -77,10 +80,18 @@ fn clairvoyant(trace: &dyn TraceSource, stack: &Stack) -> Vec<Vec<f64>> {
 }
 
 /// What P1 to P3 and P12 ask of one eviction.
-fn check_eviction(name: &str, stack: &Stack, head: &dyn HeadData, resident: &[Pos], seed: u64) -> Result<(), TestCaseError> {
+fn check_eviction(
+    name: &str,
+    stack: &Stack,
+    head: &dyn HeadData,
+    resident: &[Pos],
+    seed: u64,
+) -> Result<(), TestCaseError> {
     let seen = resident.last().map_or(0, |pos| pos.get() + 1);
     let Knobs { capacity, recent, .. } = *stack.knobs();
-    let eviction = stack.evict(head, at(seen, 0), resident, capacity, seed).map_err(|error| TestCaseError::fail(format!("{name}: {error}")))?;
+    let eviction = stack
+        .evict(head, at(seen, 0), resident, capacity, seed)
+        .map_err(|error| TestCaseError::fail(format!("{name}: {error}")))?;
     let kept = &eviction.kept;
     let expected = (capacity as usize).min(resident.len());
     prop_assert_eq!(kept.len(), expected, "P1: {} keeps exactly the budget", name);
@@ -90,10 +101,20 @@ fn check_eviction(name: &str, stack: &Stack, head: &dyn HeadData, resident: &[Po
     prop_assert_eq!(sorted.len(), kept.len(), "P2: {} keeps no token twice", name);
     prop_assert!(kept.iter().all(|pos| resident.contains(pos)), "P2: {} keeps resident tokens only", name);
     let tail = (recent as usize).min(kept.len());
-    prop_assert_eq!(&kept[kept.len() - tail..], &resident[resident.len() - tail..], "P3: {} keeps recent tokens", name);
+    prop_assert_eq!(
+        &kept[kept.len() - tail..],
+        &resident[resident.len() - tail..],
+        "P3: {} keeps recent tokens",
+        name
+    );
     let sinks = stack.knobs().sinks;
     let expected_sinks = resident.iter().filter(|pos| pos.get() < sinks).count();
-    prop_assert_eq!(kept.iter().filter(|pos| pos.get() < sinks).count(), expected_sinks, "P3: {} keeps sinks", name);
+    prop_assert_eq!(
+        kept.iter().filter(|pos| pos.get() < sinks).count(),
+        expected_sinks,
+        "P3: {} keeps sinks",
+        name
+    );
     let again = stack.evict(head, at(seen, 0), resident, capacity, seed);
     prop_assert_eq!(again.as_ref(), Ok(&eviction), "P4: {} decides the same twice", name);
     Ok(())
@@ -328,16 +349,30 @@ fn parameters_round_trip_and_unknown_keys_are_refused() {
             use kvlab_sim::policy::Family;
             Ok(match spec.family {
                 Family::Score => (registry::find(registry::SCORES, "score", spec.id)?.build)(raw)?.params(),
-                Family::Reserve => (registry::find(registry::RESERVES, "reserve", spec.id)?.build)(raw)?.params(),
-                Family::Select => (registry::find(registry::SELECTS, "select", spec.id)?.build)(raw)?.params(),
-                Family::Budget => (registry::find(registry::BUDGETS, "budget", spec.id)?.build)(raw)?.params(),
-                Family::Schedule => (registry::find(registry::SCHEDULES, "schedule", spec.id)?.build)(raw)?.params(),
+                Family::Reserve => {
+                    (registry::find(registry::RESERVES, "reserve", spec.id)?.build)(raw)?.params()
+                }
+                Family::Select => {
+                    (registry::find(registry::SELECTS, "select", spec.id)?.build)(raw)?.params()
+                }
+                Family::Budget => {
+                    (registry::find(registry::BUDGETS, "budget", spec.id)?.build)(raw)?.params()
+                }
+                Family::Schedule => {
+                    (registry::find(registry::SCHEDULES, "schedule", spec.id)?.build)(raw)?.params()
+                }
                 Family::Exit => (registry::find(registry::EXITS, "exit", spec.id)?.build)(raw)?.params(),
                 Family::Composition => registry::composition(spec.id)?.stack(&knobs, raw)?.params(),
             })
         };
         let from_defaults = build(&RawParams::from_params(&defaults).unwrap()).unwrap();
-        assert_eq!(from_defaults, build(&RawParams::default()).unwrap(), "{} {}", spec.family.word(), spec.id);
+        assert_eq!(
+            from_defaults,
+            build(&RawParams::default()).unwrap(),
+            "{} {}",
+            spec.family.word(),
+            spec.id
+        );
         let mut wrong = defaults.as_object().unwrap().clone();
         wrong.insert("no_such_key".to_owned(), 1.into());
         let error = build(&RawParams::from_params(&wrong).unwrap()).unwrap_err();
@@ -355,7 +390,8 @@ fn attnv_with_all_slots_reserved_is_pure_range() {
     assert_eq!(outcomes(&trace, &stack, 1, 0), outcomes(&trace, &stack, 2, 0));
     let meta = &trace.sequences()[0];
     let tensors = trace.layer(meta.seq, LayerIdx::new(0)).unwrap();
-    let head = RecordedHead::new(&tensors, trace.shape(), LayerIdx::new(0), KvHead::new(0), meta.len).unwrap();
+    let head =
+        RecordedHead::new(&tensors, trace.shape(), LayerIdx::new(0), KvHead::new(0), meta.len).unwrap();
     let eviction = stack.evict(&head, at(meta.len, 0), &positions(meta.len), 16, 1).unwrap();
     let count = |reason| eviction.reasons.iter().filter(|r| **r == reason).count();
     let counts = [Reason::Sink, Reason::Reserved, Reason::Selected, Reason::Recent].map(count);
@@ -371,7 +407,10 @@ fn attnv_with_all_slots_reserved_is_pure_range() {
 /// On a fixed seed the outcome is fixed; over random seeds this fails with probability below 3e-6.
 #[test]
 fn sampling_without_replacement_has_the_golden_inclusion_probabilities() {
-    let select = (registry::find(registry::SELECTS, "select", "weighted-sample").unwrap().build)(&RawParams::default()).unwrap();
+    let select = (registry::find(registry::SELECTS, "select", "weighted-sample").unwrap().build)(
+        &RawParams::default(),
+    )
+    .unwrap();
     let rows = vec![vec![0.0f32; 2]; 4];
     let head = PlainHead { queries: vec![rows.clone()], keys: rows.clone(), values: rows };
     let resident = positions(4);
@@ -379,7 +418,8 @@ fn sampling_without_replacement_has_the_golden_inclusion_probabilities() {
     for eviction in 0..20_000 {
         let here = At { eviction, ..at(4, 0) };
         let view = HeadView { at: here, data: &head, resident: &resident, recent: 0, window: 0..4 };
-        let chosen = select.select(&view, &[0.5, 0.3, 0.15, 0.05], &[0, 1, 2, 3], 2, &Draws::new(5, here)).unwrap();
+        let chosen =
+            select.select(&view, &[0.5, 0.3, 0.15, 0.05], &[0, 1, 2, 3], 2, &Draws::new(5, here)).unwrap();
         chosen.slots.iter().for_each(|&slot| counts[slot] += 1);
     }
     for (count, expected) in counts.iter().zip([0.828_837, 0.668_731, 0.372_180, 0.130_252]) {
@@ -391,7 +431,10 @@ fn sampling_without_replacement_has_the_golden_inclusion_probabilities() {
 /// Sampling with too few positive weights fills the rest with the most recent candidates, and never picks one twice.
 #[test]
 fn too_few_positive_weights_are_filled_with_the_most_recent() {
-    let select = (registry::find(registry::SELECTS, "select", "weighted-sample").unwrap().build)(&RawParams::default()).unwrap();
+    let select = (registry::find(registry::SELECTS, "select", "weighted-sample").unwrap().build)(
+        &RawParams::default(),
+    )
+    .unwrap();
     let rows = vec![vec![0.0f32; 2]; 6];
     let head = PlainHead { queries: vec![rows.clone()], keys: rows.clone(), values: rows };
     let resident = positions(6);
@@ -425,14 +468,18 @@ fn shared_logits_are_the_bits_of_a_plain_head() {
     let trace = synth::fixed();
     let meta = &trace.sequences()[0];
     let tensors = trace.layer(meta.seq, LayerIdx::new(0)).unwrap();
-    let recorded = RecordedHead::new(&tensors, trace.shape(), LayerIdx::new(0), KvHead::new(1), meta.len).unwrap();
+    let recorded =
+        RecordedHead::new(&tensors, trace.shape(), LayerIdx::new(0), KvHead::new(1), meta.len).unwrap();
     let plain = PlainHead::of(&recorded, meta.len);
     let keys: Vec<Pos> = [3, 0, 40, 17, 5].map(Pos::new).to_vec();
     for (member, query) in [(0, 17), (1, 17), (1, 69), (0, 2)] {
         let (mut found, mut expected) = (Vec::new(), Vec::new());
         recorded.logits(member, Pos::new(query), &keys, &mut found);
         plain.logits(member, Pos::new(query), &keys, &mut expected);
-        assert_eq!(found.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+        assert_eq!(
+            found.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+            expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -464,7 +511,10 @@ fn a_budget_smaller_than_what_must_be_kept_is_refused_with_the_numbers() {
     let error = build(16, 16, 4).unwrap_err();
     assert!(matches!(error, PolicyError::BudgetTooSmall { capacity: 16, needed: 20, .. }), "{error}");
     let error = build(40, 16, 4).unwrap_err();
-    assert!(matches!(error, PolicyError::PeriodMismatch { capacity: 40, period: 16, below: 32, above: 48 }), "{error}");
+    assert!(
+        matches!(error, PolicyError::PeriodMismatch { capacity: 40, period: 16, below: 32, above: 48 }),
+        "{error}"
+    );
     let all_due = registry::composition("full").unwrap();
     let knobs = Knobs { capacity: 1, recent: 16, sinks: 4, period: 16, window: 16 };
     let full = all_due.stack(&knobs, &RawParams::default()).unwrap();

@@ -14,11 +14,20 @@ fn mistakes_are_named_with_file_line_and_column() {
     assert!(Scenario::parse(VALID, "study.yaml").is_ok());
     for (text, expected) in [
         // A key typed twice.
-        (VALID.replace("  budgets: [64]\n", "  budgets: [64]\n  recent: 8\n  recent: 9\n"), vec!["study.yaml", "line 6, column 3", "duplicate", "recent", "first on line 5"]),
+        (
+            VALID.replace("  budgets: [64]\n", "  budgets: [64]\n  recent: 8\n  recent: 9\n"),
+            vec!["study.yaml", "line 6, column 3", "duplicate", "recent", "first on line 5"],
+        ),
         (VALID.replace("why: b", "why: b\nwhy: c"), vec!["line 3", "duplicate", "why", "first on line 2"]),
         // An unknown key, with the nearest.
-        (VALID.replace("budgets", "bugdets"), vec!["line 4", "unknown field `bugdets`", "did you mean `budgets`?"]),
-        (VALID.replace("use: full", "use: full\n      wiht: {}"), vec!["line 7", "unknown field `wiht`", "did you mean `with`?"]),
+        (
+            VALID.replace("budgets", "bugdets"),
+            vec!["line 4", "unknown field `bugdets`", "did you mean `budgets`?"],
+        ),
+        (
+            VALID.replace("use: full", "use: full\n      wiht: {}"),
+            vec!["line 7", "unknown field `wiht`", "did you mean `with`?"],
+        ),
         // A wrong type.
         (VALID.replace("[64]", "many"), vec!["line 4", "a number, a list of numbers, or {from, to, steps"]),
         (VALID.replace("[64]", "[64.5]"), vec!["eviction.budgets is 64.5", "whole numbers"]),
@@ -27,12 +36,24 @@ fn mistakes_are_named_with_file_line_and_column() {
         (VALID.replace("[64]", "[.nan]"), vec!["eviction.budgets is NaN"]),
         (VALID.replace("[64]", "[-1]"), vec!["eviction.budgets is -1"]),
         // An unknown policy, parameter or value.
-        (VALID.replace("full", "vase-atnv"), vec!["eviction.policies[0]", "`vase-atnv`", "did you mean `vase-attnv`?", "streaming-llm"]),
-        (VALID.replace("use: full", "use: vase-attnv\n      with: {valeu_share: 0.5}"), vec!["eviction.policies[0]", "valeu_share", "value_share"]),
-        (VALID.replace("use: full", "use: vase-attnv\n      with: {value_share: 0.5, value_share: 0.6}"), vec!["duplicate", "value_share"]),
+        (
+            VALID.replace("full", "vase-atnv"),
+            vec!["eviction.policies[0]", "`vase-atnv`", "did you mean `vase-attnv`?", "streaming-llm"],
+        ),
+        (
+            VALID.replace("use: full", "use: vase-attnv\n      with: {valeu_share: 0.5}"),
+            vec!["eviction.policies[0]", "valeu_share", "value_share"],
+        ),
+        (
+            VALID.replace("use: full", "use: vase-attnv\n      with: {value_share: 0.5, value_share: 0.6}"),
+            vec!["duplicate", "value_share"],
+        ),
         (VALID.replace("use: full", "use: snapkv\n      with: {pool: 4}"), vec!["`pool` is 4", "odd"]),
         // Combinations that cannot work.
-        (VALID.replace("[64]", "[16]").replace("full", "snapkv"), vec!["a budget of 16 tokens", "17 tokens are needed"]),
+        (
+            VALID.replace("[64]", "[16]").replace("full", "snapkv"),
+            vec!["a budget of 16 tokens", "17 tokens are needed"],
+        ),
         (VALID.replace("[64]", "[60]").replace("full", "snapkv"), vec!["60", "48 and 64"]),
         (VALID.replace("- use: full", "- use: full\n    - use: full"), vec!["label `full` is used twice"]),
         (VALID.replace("use: full", "label: x"), vec!["eviction.policies[0]", "`use`"]),
@@ -40,7 +61,10 @@ fn mistakes_are_named_with_file_line_and_column() {
         ("id: A b\nwhy: b\nexit: {theta: 1, epsilon: 1}\n".to_owned(), vec!["id is `A b`"]),
         ("id: a\nwhy: b\nexit: {theta: -1, epsilon: 1}\n".to_owned(), vec!["exit.theta is -1"]),
         ("id: a\nwhy: b\nexit: {theta: .inf, epsilon: 1}\n".to_owned(), vec!["exit.theta is inf"]),
-        ("id: a\nwhy: b\nexit: {theta: 1, epsilon: 1, lens: [final]}\n".to_owned(), vec!["unknown variant `final`", "final-norm"]),
+        (
+            "id: a\nwhy: b\nexit: {theta: 1, epsilon: 1, lens: [final]}\n".to_owned(),
+            vec!["unknown variant `final`", "final-norm"],
+        ),
         ("id: [a\n".to_owned(), vec!["study.yaml", "line"]),
         (String::new(), vec!["study.yaml"]),
     ] {
@@ -121,7 +145,10 @@ exit:
     let (full, short) = (full.eviction.unwrap(), short.eviction.unwrap());
     let knobs = full.knobs(64);
     assert_eq!(knobs, short.knobs(64));
-    assert_eq!((full.output_error_every, full.block_tokens, full.bytes_per_scalar), (short.output_error_every, short.block_tokens, short.bytes_per_scalar));
+    assert_eq!(
+        (full.output_error_every, full.block_tokens, full.bytes_per_scalar),
+        (short.output_error_every, short.block_tokens, short.bytes_per_scalar)
+    );
     for (a, b) in full.policies.iter().zip(&short.policies) {
         assert_eq!(a.label, b.label);
         assert_eq!(a.stack(&knobs).unwrap().params(), b.stack(&knobs).unwrap().params());

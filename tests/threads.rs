@@ -34,7 +34,8 @@ fn run(text: &str, threads: usize) -> Results {
 fn bytes(results: &Results) -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), results, Formats::ParquetAndCsv).unwrap();
-    let mut files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert_eq!(files.len(), 5, "a manifest and two tables in two formats");
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
@@ -53,7 +54,14 @@ fn cells_do_not_depend_on_their_company() {
     let all = run(STUDY, 2);
     let alone = run(&STUDY.replace("[{use: full}, {use: random}, {use: streaming-llm}, {use: snapkv}, {use: snapkv-prefill}, {use: vase-attnv}, {use: vase-dkv}]", "[{use: vase-attnv}]"), 1);
     let find = |results: &Results| -> Vec<Vec<Value>> {
-        let columns = ["cell", "log_digest", "attn_mass_recall", "attn_mass_recall_lo", "attn_output_error", "kv_byte_steps"];
+        let columns = [
+            "cell",
+            "log_digest",
+            "attn_mass_recall",
+            "attn_mass_recall_lo",
+            "attn_output_error",
+            "kv_byte_steps",
+        ];
         (0..results.cells.rows())
             .filter(|&row| results.cells.value("policy", row) == Value::Text("vase-attnv".to_owned()))
             .map(|row| columns.iter().map(|column| results.cells.value(column, row)).collect())
@@ -68,11 +76,19 @@ fn cells_do_not_depend_on_their_company() {
 fn deterministic_stacks_have_one_cell_a_budget_and_full_has_one() {
     let results = run(STUDY, 2);
     let count = |policy: &str| {
-        (0..results.cells.rows()).filter(|&row| results.cells.value("policy", row) == Value::Text(policy.to_owned())).count()
+        (0..results.cells.rows())
+            .filter(|&row| results.cells.value("policy", row) == Value::Text(policy.to_owned()))
+            .count()
     };
     assert_eq!(["full", "snapkv", "streaming-llm", "random", "vase-dkv"].map(count), [1, 2, 2, 6, 6]);
-    let full = (0..results.cells.rows()).find(|&row| results.cells.value("policy", row) == Value::Text("full".to_owned())).unwrap();
-    assert_eq!(results.cells.value("attn_mass_recall", full), Value::Real(1.0), "the full cache recalls exactly everything");
+    let full = (0..results.cells.rows())
+        .find(|&row| results.cells.value("policy", row) == Value::Text("full".to_owned()))
+        .unwrap();
+    assert_eq!(
+        results.cells.value("attn_mass_recall", full),
+        Value::Real(1.0),
+        "the full cache recalls exactly everything"
+    );
     assert_eq!(results.cells.value("evictions", full), Value::Real(0.0));
     assert!(synth::fixed().is_synthetic());
     assert_eq!(results.cells.value("synthetic", full), Value::Bool(true));

@@ -62,14 +62,17 @@ fn main() {
     let trace = Synthetic::build("sinks-and-hitters", spec).expect("the shape is valid");
     let tensors = trace.layer(trace.sequences()[0].seq, LayerIdx::new(0)).expect("generated");
     let time = |stacks: &[Stack]| {
-        let cells: Vec<EvictionCell<'_>> = stacks.iter().map(|stack| EvictionCell { stack, seed: 0 }).collect();
+        let cells: Vec<EvictionCell<'_>> =
+            stacks.iter().map(|stack| EvictionCell { stack, seed: 0 }).collect();
         let since = Instant::now();
         let meta = &trace.sequences()[0];
         black_box(replay_layer(&shape, meta, LayerIdx::new(0), &tensors, &cells, SETTINGS).expect("replays"));
         since.elapsed().as_secs_f64()
     };
     let budgets: Vec<u32> = (4..=23).map(|n| n * 16).collect();
-    println!("one layer of SmolLM2's shape, 400 + 128 tokens, median of {ROUNDS} interleaved rounds, one thread");
+    println!(
+        "one layer of SmolLM2's shape, 400 + 128 tokens, median of {ROUNDS} interleaved rounds, one thread"
+    );
     println!("{:14} {:>12} {:>16} {:>22}", "policy", "1 cell, ms", "20 cells, ms", "ms per further cell");
     for id in ["streaming-llm", "snapkv", "vase-attnv", "vase-dkv"] {
         let one = [stack(id, 128)];

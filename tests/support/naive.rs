@@ -15,7 +15,12 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
 
 /// Policy specification §7.2: attention of each window query over the scored tokens, mean over the window, average
 /// pooling of five slots with zero padding, mean over the group.
-pub(crate) fn window_mass(head: &PlainHead, scored: &[usize], window: std::ops::Range<usize>, pool: usize) -> Vec<f64> {
+pub(crate) fn window_mass(
+    head: &PlainHead,
+    scored: &[usize],
+    window: std::ops::Range<usize>,
+    pool: usize,
+) -> Vec<f64> {
     let mut score = vec![0.0; scored.len()];
     for queries in &head.queries {
         let mut mean = vec![0.0; scored.len()];
@@ -44,8 +49,10 @@ pub(crate) fn window_mass(head: &PlainHead, scored: &[usize], window: std::ops::
 
 /// Policy specification §7.4 without a sketch: |k|²·|v|², divided by the sum.
 pub(crate) fn kv_product(head: &PlainHead, scored: &[usize]) -> Vec<f64> {
-    let products: Vec<f64> =
-        scored.iter().map(|&i| dot(&head.keys[i], &head.keys[i]) * dot(&head.values[i], &head.values[i])).collect();
+    let products: Vec<f64> = scored
+        .iter()
+        .map(|&i| dot(&head.keys[i], &head.keys[i]) * dot(&head.values[i], &head.values[i]))
+        .collect();
     let total: f64 = products.iter().sum();
     products.iter().map(|p| if total > 0.0 { p / total } else { 0.0 }).collect()
 }

@@ -32,11 +32,14 @@ pub(crate) fn all() -> Vec<(String, Build)> {
 
 /// Amounts that fit together for every stack: the budget is a multiple of the period, and a quarter of it holds the sinks.
 pub(crate) fn knobs() -> impl Strategy<Value = Knobs> {
-    (1u32..7, 1u32..5, 0u32..3, 1u32..9).prop_filter_map("the budget must hold what is kept", |(recent, multiple, sinks, window)| {
-        let capacity = recent * (multiple + 1);
-        let reserved = capacity / 4;
-        let chosen = sinks.max(reserved).max(1);
-        let fits = recent + chosen <= capacity && (reserved == 0 || reserved >= sinks);
-        fits.then_some(Knobs { capacity, recent, sinks, period: recent, window })
-    })
+    (1u32..7, 1u32..5, 0u32..3, 1u32..9).prop_filter_map(
+        "the budget must hold what is kept",
+        |(recent, multiple, sinks, window)| {
+            let capacity = recent * (multiple + 1);
+            let reserved = capacity / 4;
+            let chosen = sinks.max(reserved).max(1);
+            let fits = recent + chosen <= capacity && (reserved == 0 || reserved >= sinks);
+            fits.then_some(Knobs { capacity, recent, sinks, period: recent, window })
+        },
+    )
 }

@@ -10,7 +10,14 @@ pub(crate) fn tiny_spec() -> impl Strategy<Value = SynthSpec> {
     let length = (1u32..24, 0u32..40);
     (shape, proptest::collection::vec(length, 1..4), any::<u64>()).prop_map(
         |((layers, kv_heads, group, head_dim), lengths, seed)| SynthSpec {
-            shape: ModelShape { layers, q_heads: kv_heads * group, kv_heads, head_dim, hidden: 16, vocab: 50 },
+            shape: ModelShape {
+                layers,
+                q_heads: kv_heads * group,
+                kv_heads,
+                head_dim,
+                hidden: 16,
+                vocab: 50,
+            },
             lengths: lengths
                 .into_iter()
                 .map(|(prompt_len, more)| SynthLength { prompt_len, len: prompt_len + more })
@@ -29,7 +36,9 @@ pub(crate) fn build(spec: SynthSpec) -> Synthetic {
 pub(crate) fn fixed() -> Synthetic {
     build(SynthSpec {
         shape: ModelShape { layers: 2, q_heads: 4, kv_heads: 2, head_dim: 8, hidden: 16, vocab: 50 },
-        lengths: [(12, 70), (5, 64), (30, 41)].map(|(prompt_len, len)| SynthLength { prompt_len, len }).to_vec(),
+        lengths: [(12, 70), (5, 64), (30, 41)]
+            .map(|(prompt_len, len)| SynthLength { prompt_len, len })
+            .to_vec(),
         seed: 11,
     })
 }

@@ -88,7 +88,10 @@ impl Visitor<'_> for NumberVisitor {
         f.write_str("a number")
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "amounts and seeds below 2^53; larger ones are refused later")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "amounts and seeds below 2^53; larger ones are refused later"
+    )]
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
         Ok(Number(value as f64))
     }

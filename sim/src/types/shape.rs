@@ -14,7 +14,9 @@ pub enum ShapeError {
         what: &'static str,
     },
     /// Query heads cannot be shared out evenly.
-    #[error("{q_heads} query heads cannot be grouped over {kv_heads} KV heads: the first must be a multiple of the second")]
+    #[error(
+        "{q_heads} query heads cannot be grouped over {kv_heads} KV heads: the first must be a multiple of the second"
+    )]
     Grouping {
         /// Query heads.
         q_heads: u16,

@@ -152,6 +152,9 @@ impl Stack {
     /// The effective parameters of every part.
     #[must_use]
     pub fn params(&self) -> serde_json::Value {
+        if !self.can_evict() {
+            return serde_json::json!({ "schedule": { "kind": self.schedule.spec().id } });
+        }
         serde_json::json!({
             "score": { "kind": self.score.spec().id, "params": self.score.params() },
             "reserve": { "kind": self.reserve.spec().id, "params": self.reserve.params() },

@@ -21,7 +21,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "Li et al. 2024, arXiv 2404.14469; VaSE, arXiv 2606.03928",
     needs: Needs { queries: true, keys: true, values: false, lens: false },
     randomness: Randomness::Deterministic,
-    laws: &[Law::HeadSymmetric],
+    laws: &[Law::Stack, Law::HeadSymmetric],
 };
 
 /// Registry line.
