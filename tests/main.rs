@@ -1,5 +1,8 @@
 //! All integration tests in one binary: `cargo test --test suite contract::` selects.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::cast_possible_truncation, reason = "test sizes are small")]
+
 mod cli;
 mod contract;
 mod engine;
