@@ -5,7 +5,7 @@ use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
 use kvlab_executor::problems::{GSM8K_SAMPLE, Problem, grade_last_number, parse_problems, read_problems};
-use kvlab_executor::{ExecutorError, Model, OpenLoop, PromptLens, RecordItem, RecordPlan, record};
+use kvlab_executor::{ExecutorError, Model, OpenLoop, PromptLens, Provider, RecordItem, RecordPlan, record};
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,11 @@ pub(crate) fn into_trace(
 ) -> Result<(), CliError> {
     let runtime = model.runtime();
     if let Some(reason) = &runtime.fallback_reason {
-        news(&format!("running on {:?}: {reason}", runtime.provider));
+        let provider = match runtime.provider {
+            Provider::Cuda => "CUDA",
+            Provider::Cpu => "the CPU",
+        };
+        news(&format!("running on {provider}: {reason}"));
     }
     let items: Vec<RecordItem> = problems.iter().map(Problem::as_chat).collect();
     let name = match &args.problems {
