@@ -5,6 +5,24 @@ use super::{Better, Evidence, Metric, Scope};
 /// All metrics, sorted by id.
 pub const METRICS: &[Metric] = &[
     Metric {
+        id: "accuracy",
+        label: "Task accuracy",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Executed,
+        scope: Scope::CellRate,
+        doc: "numerator: problems answered as expected by the free-running model with the policy in the loop (greedy); denominator: problems with an expected answer. No answer counts as wrong",
+    },
+    Metric {
+        id: "accuracy_vs_full",
+        label: "Task accuracy minus that of the full cache",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Executed,
+        scope: Scope::CellMean,
+        doc: "+1 where only the policy's answer is right, -1 where only the full cache's is, else 0; mean over problems with an expected answer, so its interval is that of the paired difference",
+    },
+    Metric {
         id: "allocated_kv_tokens",
         label: "Allocated KV slots per layer and KV head",
         unit: "tokens",
@@ -47,7 +65,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Neither,
         evidence: Evidence::Decision,
         scope: Scope::Cell,
-        doc: "eviction events over all sequences; each acts on every layer and KV head. 0 means the policy never triggered",
+        doc: "eviction events over all sequences; each acts on every layer and KV head. 0 means the policy never triggered. In executed rows: in the live run",
     },
     Metric {
         id: "exit_agreement",
@@ -75,6 +93,15 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Decision,
         scope: Scope::CellRate,
         doc: "numerator: decode positions that stop before the last layer; denominator: decode positions with lens facts",
+    },
+    Metric {
+        id: "generated_tokens",
+        label: "Generated tokens",
+        unit: "tokens",
+        better: Better::Neither,
+        evidence: Evidence::Executed,
+        scope: Scope::CellMean,
+        doc: "tokens generated in a free run, an end token included; mean over problems",
     },
     Metric {
         id: "kv_byte_steps",
@@ -122,6 +149,15 @@ pub const METRICS: &[Metric] = &[
         doc: "layers run per decode position, mean over positions, then over sequences",
     },
     Metric {
+        id: "next_token_kl",
+        label: "KL of the next token, full cache to policy",
+        unit: "nats",
+        better: Better::Lower,
+        evidence: Evidence::Executed,
+        scope: Scope::CellMean,
+        doc: "KL(full || policy) of the next-token distribution, teacher-forced on the full-cache run; mean over its tokens after the first, those before any eviction included, then over problems",
+    },
+    Metric {
         id: "peak_allocated_kv_bytes",
         label: "Peak allocated KV bytes",
         unit: "bytes",
@@ -137,7 +173,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         evidence: Evidence::Decision,
         scope: Scope::Cell,
-        doc: "largest live KV size of any one sequence, layers and KV heads summed",
+        doc: "largest live KV size of any one sequence, layers and KV heads summed, at the width of the scenario. In executed rows: in the live run",
     },
     Metric {
         id: "raw_lens_entropy_nats",
@@ -165,6 +201,24 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Proxy,
         scope: Scope::Series { x: "sequence length seen (tokens)" },
         doc: "attention-mass recall at that length, mean over layers, query heads and sequences still running",
+    },
+    Metric {
+        id: "top1_agreement",
+        label: "Same most probable next token as the full cache",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Executed,
+        scope: Scope::CellRate,
+        doc: "numerator: teacher-forced positions whose most probable next token is the full cache's; denominator: tokens of the full-cache run after the first of each problem",
+    },
+    Metric {
+        id: "truncated_rate",
+        label: "Runs cut at the token limit",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Executed,
+        scope: Scope::CellRate,
+        doc: "numerator: free runs that reached the limit of generated tokens without an end; denominator: problems",
     },
     Metric {
         id: "value_range_count",

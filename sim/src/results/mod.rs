@@ -1,14 +1,21 @@
 //! The result tables: what a run writes and what plots read, and nothing else.
 //!
-//! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x).
+//! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x). Rows are collected
+//! as [`CellRow`] and [`SeriesRow`], intervals come from a [`Bootstrap`].
 //! Both are written with a manifest `results.json` into one folder; see [`write()`] and [`read()`].
 
+mod digest;
 mod error;
 mod io;
+mod rows;
+mod stats;
 mod version;
 
+pub use digest::{cell_id, sha256_hex};
 pub use error::ResultsError;
 pub use io::{Formats, read, write};
+pub use rows::{CellRow, SeriesRow, cells_table, series_table};
+pub use stats::{Bootstrap, Estimate};
 pub use version::{RESULTS_VERSION, ResultsVersion};
 
 use crate::table::Table;

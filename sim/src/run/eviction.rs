@@ -1,17 +1,16 @@
 //! The eviction half of a study: tensor replay of all cells, then one engine run a cell.
 
 use super::RunError;
-use super::digest::cell_id;
 use super::lint;
+use super::plan_columns::plan_columns;
 use super::recording::LayerRanges;
-use super::rows::{CellRow, SeriesRow};
-use super::stats::Bootstrap;
 use super::study::Context;
 use crate::engine::{self, Eviction, Request, UnitCost, Workload};
 use crate::ledger::Kept;
 use crate::observe::{Fanout, LogDigest, Memory, MemoryReport, OccupancyPoint};
 use crate::policy::compose::Stack;
 use crate::replay::{EvictionCell, LayerOutcome, Settings, replay_layer, value_ranges};
+use crate::results::{Bootstrap, CellRow, SeriesRow, cell_id};
 use crate::scenario::{EvictionPlan, EvictionStudy};
 use crate::table::Value;
 use crate::trace::SequenceMeta;
@@ -73,7 +72,7 @@ pub(super) fn run(
     let mut simulated = simulated.into_iter();
     for plan in plans {
         if let Err(error) = &plan.stack {
-            let mut row = keys(context, plan, None, study);
+            let mut row = keys(context, plan, study);
             row.text("status", "skipped");
             row.text("error", error.to_string());
             results.cells.push(row);
@@ -91,9 +90,9 @@ pub(super) fn run(
 }
 
 /// The key columns of a cell.
-fn keys(context: &Context<'_>, plan: &EvictionPlan, stack: Option<&Stack>, study: &EvictionStudy) -> CellRow {
+fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> CellRow {
     let mut row = context.keys("eviction");
-    let params = stack.map_or(serde_json::Value::Null, Stack::params);
+    let params = plan.stack.as_ref().map_or(serde_json::Value::Null, Stack::params);
     row.text(
         "cell",
         cell_id(&serde_json::json!({
@@ -109,21 +108,7 @@ fn keys(context: &Context<'_>, plan: &EvictionPlan, stack: Option<&Stack>, study
             "bytes_per_scalar": study.bytes_per_scalar,
         })),
     );
-    row.text("policy", plan.label.clone());
-    row.maybe_int("budget_tokens", plan.budget);
-    row.set("seed", plan.seed.and_then(|seed| i64::try_from(seed).ok()).map_or(Value::Absent, Value::Int));
-    if let Some(stack) = stack {
-        row.text("params", params.to_string());
-        if stack.can_evict() {
-            let knobs = stack.knobs();
-            row.int("kv_budget_tokens", knobs.capacity - knobs.recent);
-            row.int("recent_tokens", knobs.recent);
-            row.int("value_tokens", stack.value_tokens());
-            row.int("sink_tokens", knobs.sinks);
-            row.maybe_int("period_tokens", stack.period());
-            row.maybe_int("window_tokens", Some(stack.window()).filter(|&w| w > 0));
-        }
-    }
+    plan_columns(plan, &mut row);
     row
 }
 
@@ -152,7 +137,7 @@ fn cell(
     engine::run(&workload, &engine::Settings::default(), &UnitCost::default(), &mut observers)?;
     let (digest, report) = (digest.finish(), memory.report());
 
-    let mut row = keys(context, plan, Some(stack), study);
+    let mut row = keys(context, plan, study);
     row.text("status", "ok");
     row.text("log_digest", digest);
     if report.evictions == 0 && stack.can_evict() {

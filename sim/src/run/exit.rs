@@ -1,12 +1,11 @@
 //! The exit half of a study: every pair of thresholds over the recorded lens facts.
 
 use super::RunError;
-use super::digest::{cell_id, sha256_hex};
 use super::lint::{self, Observed};
-use super::rows::{CellRow, SeriesRow};
 use super::study::Context;
 use crate::policy::exit::entropy::{Entropy, Lens};
 use crate::replay::{ExitOutcome, replay_exit};
+use crate::results::{CellRow, SeriesRow, cell_id, sha256_hex};
 use crate::scenario::{ExitPlan, ExitStudy};
 use crate::trace::LensRow;
 use rayon::prelude::*;
@@ -72,7 +71,11 @@ fn cell(
     let log: Vec<u8> =
         outcomes.iter().flat_map(|o| &o.layers_run).flat_map(|run| run.to_le_bytes()).collect();
     row.text("log_digest", &sha256_hex(&log)[..16]);
-    if let Some(finding) = observed.and_then(|observed| lint::thresholds(&plan.params, &observed)) {
+    let finding = match observed {
+        Some(observed) => lint::thresholds(&plan.params, &observed),
+        None => Some(lint::nothing_observed(plan.params.min_layer, context.shape.layers)),
+    };
+    if let Some(finding) = finding {
         row.text("lint", finding);
     }
     metrics(&mut row, context, &outcomes);

@@ -69,8 +69,17 @@ pub(super) fn thresholds(params: &Params, observed: &Observed) -> Option<String>
     (!findings.is_empty()).then(|| findings.join("; "))
 }
 
+/// The note on thresholds that no entropy is compared with.
+pub(super) fn nothing_observed(min_layer: u16, layers: u16) -> String {
+    format!(
+        "theta is unreachable: no entropy is compared with it (min_layer {min_layer}, {layers} layers, and at least one \
+         decode position with lens facts is needed)"
+    )
+}
+
 /// The note on a stack that never had to evict.
-pub(super) fn never_triggered(budget: Option<u32>, longest: u32) -> String {
+#[must_use]
+pub fn never_triggered(budget: Option<u32>, longest: u32) -> String {
     let budget = budget.map_or_else(String::new, |b| format!(" of {b} tokens"));
     format!(
         "the policy never triggered: the budget{budget} was not exceeded at any due step (longest sequence {longest} tokens); results equal the full cache"

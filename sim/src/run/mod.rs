@@ -1,14 +1,14 @@
 //! From a study and a trace to result tables: the public entry point.
 
-mod digest;
 mod error;
 mod eviction;
 mod exit;
 mod lint;
+mod plan_columns;
 mod recording;
-mod rows;
-mod stats;
 mod study;
 
 pub use error::RunError;
+pub use lint::never_triggered;
+pub use plan_columns::plan_columns;
 pub use study::{RunOptions, source_info, study};

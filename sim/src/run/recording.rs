@@ -1,10 +1,9 @@
 //! Series about the recording itself: entropies by layer, ranges of values.
 
-use super::rows::SeriesRow;
 use crate::num;
 use crate::policy::exit::entropy::Lens;
 use crate::replay::entropy_quantiles;
-use crate::results::RECORDING;
+use crate::results::{RECORDING, SeriesRow};
 use crate::trace::LensRow;
 
 const BINS: usize = 40;

@@ -1,12 +1,12 @@
 //! One study over one trace.
 
-use super::digest::sha256_hex;
 use super::recording::{entropy_series, range_series};
-use super::rows::{CellRow, cells_table, series_table};
-use super::stats::Bootstrap;
 use super::{RunError, eviction, exit};
 use crate::replay::lens_decode_rows;
-use crate::results::{RESULTS_VERSION, Results, ResultsManifest, SourceInfo};
+use crate::results::{
+    Bootstrap, CellRow, RESULTS_VERSION, Results, ResultsManifest, SourceInfo, cells_table, series_table,
+    sha256_hex,
+};
 use crate::scenario::{Plan, Scenario};
 use crate::trace::{LensRow, SequenceMeta, TraceSource};
 use crate::types::ModelShape;
@@ -118,7 +118,7 @@ fn in_pool(
         scenario: &scenario.id,
         shape,
         sequences,
-        bootstrap: Bootstrap::new(sequences),
+        bootstrap: Bootstrap::by_item(sequences.iter().map(|meta| meta.item.as_str())),
         done: AtomicU64::new(0),
         total: units(&plan, sequences, shape),
         progress: options.progress,

@@ -1,55 +1,62 @@
 //! Rows of `cells` and `series` on their way to tables.
+//!
+//! Whoever fills them, a replay or an executor, the tables come out alike: keys first, then metrics in registry order.
 
-use super::stats::Estimate;
+use super::{CELL_KEYS, Estimate, SERIES_COLUMNS};
 use crate::metrics::{METRICS, Scope};
-use crate::results::{CELL_KEYS, SERIES_COLUMNS};
 use crate::table::{Column, Table, TableError, Value};
 use std::collections::BTreeMap;
 
-/// One row of `cells`.
+/// One row of `cells`: values by column. Columns that are neither keys nor metrics are not stored.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CellRow(BTreeMap<String, Value>);
+pub struct CellRow(BTreeMap<String, Value>);
 
 impl CellRow {
-    pub(super) fn set(&mut self, column: &str, value: Value) {
+    /// Sets a column.
+    pub fn set(&mut self, column: &str, value: Value) {
         self.0.insert(column.to_owned(), value);
     }
 
     /// The value of a column; absent when it was not set.
-    pub(super) fn get(&self, column: &str) -> Value {
+    #[must_use]
+    pub fn get(&self, column: &str) -> Value {
         self.0.get(column).cloned().unwrap_or(Value::Absent)
     }
 
-    pub(super) fn text(&mut self, column: &str, value: impl Into<String>) {
+    /// Sets a text column.
+    pub fn text(&mut self, column: &str, value: impl Into<String>) {
         self.set(column, Value::Text(value.into()));
     }
 
-    pub(super) fn int(&mut self, column: &str, value: impl Into<i64>) {
+    /// Sets a column of whole numbers.
+    pub fn int(&mut self, column: &str, value: impl Into<i64>) {
         self.set(column, Value::Int(value.into()));
     }
 
-    pub(super) fn maybe_int(&mut self, column: &str, value: Option<u32>) {
+    /// Sets a column of whole numbers, or leaves it without a value.
+    pub fn maybe_int(&mut self, column: &str, value: Option<u32>) {
         self.set(column, value.map_or(Value::Absent, |v| Value::Int(i64::from(v))));
     }
 
-    pub(super) fn real(&mut self, column: &str, value: f64) {
+    /// Sets a column of numbers.
+    pub fn real(&mut self, column: &str, value: f64) {
         self.set(column, Value::Real(value));
     }
 
     /// A count as a metric.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-    pub(super) fn count(&mut self, metric: &str, value: u64) {
+    pub fn count(&mut self, metric: &str, value: u64) {
         self.real(metric, value as f64);
     }
 
     /// A mean over sequences with its interval and the number of sequences behind it.
-    pub(super) fn mean(&mut self, metric: &str, estimate: Option<Estimate>, n: usize) {
+    pub fn mean(&mut self, metric: &str, estimate: Option<Estimate>, n: usize) {
         self.estimate(metric, estimate);
         self.int(&format!("{metric}_n"), i64::try_from(n).unwrap_or(i64::MAX));
     }
 
     /// A rate with numerator, denominator and interval.
-    pub(super) fn rate(&mut self, metric: &str, estimate: Option<Estimate>, num: u64, den: u64) {
+    pub fn rate(&mut self, metric: &str, estimate: Option<Estimate>, num: u64, den: u64) {
         self.estimate(metric, estimate);
         self.int(&format!("{metric}_num"), i64::try_from(num).unwrap_or(i64::MAX));
         self.int(&format!("{metric}_den"), i64::try_from(den).unwrap_or(i64::MAX));
@@ -69,15 +76,23 @@ impl CellRow {
 
 /// One row of `series`.
 #[derive(Clone, Debug)]
-pub(super) struct SeriesRow {
-    pub(super) cell: String,
-    pub(super) metric: &'static str,
-    pub(super) stat: &'static str,
-    pub(super) layer: Option<u16>,
-    pub(super) x: f64,
-    pub(super) x_hi: Option<f64>,
-    pub(super) value: f64,
-    pub(super) n: u64,
+pub struct SeriesRow {
+    /// The cell, or [`super::RECORDING`].
+    pub cell: String,
+    /// Id of the metric.
+    pub metric: &'static str,
+    /// `mean`, `p10`, `p50`, `p90` or `count`.
+    pub stat: &'static str,
+    /// Zero-based layer; absent when the value is over all layers.
+    pub layer: Option<u16>,
+    /// Position on the metric's x axis.
+    pub x: f64,
+    /// Right edge of the bin, for histograms.
+    pub x_hi: Option<f64>,
+    /// The value.
+    pub value: f64,
+    /// How many observations are behind the value.
+    pub n: u64,
 }
 
 /// Name and kind of the metric columns of `cells`, in registry order.
@@ -98,7 +113,10 @@ fn metric_columns() -> Vec<(String, &'static str)> {
 }
 
 /// The table of `rows`: keys first, then the metrics that any row has.
-pub(super) fn cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
+///
+/// # Errors
+/// Never in practice: all columns have a value or a gap for each row.
+pub fn cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
     let mut table = Table::new();
     let keys = CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind));
     for (name, kind) in keys {
@@ -123,7 +141,10 @@ fn column(rows: &[CellRow], name: &str, kind: &str) -> Column {
 }
 
 /// The long-form table of `rows`, in their order.
-pub(super) fn series_table(rows: &[SeriesRow]) -> Result<Table, TableError> {
+///
+/// # Errors
+/// Never in practice: all columns have a value or a gap for each row.
+pub fn series_table(rows: &[SeriesRow]) -> Result<Table, TableError> {
     let mut table = Table::new();
     let int = |n: u64| i64::try_from(n).ok();
     for (name, _, _) in SERIES_COLUMNS {

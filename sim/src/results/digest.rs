@@ -1,15 +1,17 @@
 //! Content hashes of cells and texts.
 
-use crate::results::RESULTS_VERSION;
+use super::RESULTS_VERSION;
 use sha2::{Digest, Sha256};
 
 /// SHA-256 of `bytes`, in hex.
-pub(super) fn sha256_hex(bytes: &[u8]) -> String {
+#[must_use]
+pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Content hash of everything that decides a row: 12 hex digits.
-pub(super) fn cell_id(parts: &serde_json::Value) -> String {
+#[must_use]
+pub fn cell_id(parts: &serde_json::Value) -> String {
     let text = serde_json::json!({ "results": RESULTS_VERSION.to_string(), "cell": parts }).to_string();
     sha256_hex(text.as_bytes())[..12].to_owned()
 }

@@ -1,13 +1,12 @@
 //! Bootstrap intervals by problem: the same resamples for every cell, so that cells can be compared in pairs.
 
 use crate::rng::{Purpose, StreamKey};
-use crate::trace::SequenceMeta;
 
 const RESAMPLES: usize = 1000;
 
 /// Resamples of the problems behind a set of sequences.
 #[derive(Clone, Debug)]
-pub(super) struct Bootstrap {
+pub struct Bootstrap {
     /// The problem of each sequence, `[sequence]`.
     group_of: Vec<usize>,
     groups: usize,
@@ -17,23 +16,24 @@ pub(super) struct Bootstrap {
 
 /// A ratio of sums with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Estimate {
+pub struct Estimate {
     /// Sum of numerators over sum of denominators.
-    pub(super) value: f64,
+    pub value: f64,
     /// 95 % percentile interval; absent with fewer than two problems.
-    pub(super) interval: Option<(f64, f64)>,
+    pub interval: Option<(f64, f64)>,
 }
 
 impl Bootstrap {
-    /// Resamples for `sequences`; those of one item stay together.
-    pub(super) fn new(sequences: &[SequenceMeta]) -> Self {
+    /// Resamples for sequences of these problems, `[sequence]`; those of one problem stay together.
+    #[must_use]
+    pub fn by_item<'a>(item_of: impl IntoIterator<Item = &'a str>) -> Self {
         let mut items: Vec<&str> = Vec::new();
-        let group_of: Vec<usize> = sequences
-            .iter()
-            .map(|meta| match items.iter().position(|item| *item == meta.item) {
+        let group_of: Vec<usize> = item_of
+            .into_iter()
+            .map(|wanted| match items.iter().position(|item| *item == wanted) {
                 Some(group) => group,
                 None => {
-                    items.push(&meta.item);
+                    items.push(wanted);
                     items.len() - 1
                 }
             })
@@ -52,7 +52,8 @@ impl Bootstrap {
     /// Σ numerator / Σ denominator with its interval; nothing when there is no denominator.
     ///
     /// `terms` has one (numerator, denominator) a sequence.
-    pub(super) fn ratio(&self, terms: &[(f64, f64)]) -> Option<Estimate> {
+    #[must_use]
+    pub fn ratio(&self, terms: &[(f64, f64)]) -> Option<Estimate> {
         let mut groups = vec![(0.0, 0.0); self.groups];
         for (&group, term) in self.group_of.iter().zip(terms) {
             groups[group].0 += term.0;
@@ -73,7 +74,8 @@ impl Bootstrap {
     }
 
     /// Mean over sequences that have a value, with its interval.
-    pub(super) fn mean(&self, values: &[Option<f64>]) -> Option<Estimate> {
+    #[must_use]
+    pub fn mean(&self, values: &[Option<f64>]) -> Option<Estimate> {
         let terms: Vec<(f64, f64)> =
             values.iter().map(|value| value.map_or((0.0, 0.0), |v| (v, 1.0))).collect();
         self.ratio(&terms)
@@ -83,29 +85,16 @@ impl Bootstrap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::SeqIdx;
-
-    fn sequences(items: &[&str]) -> Vec<SequenceMeta> {
-        (0u32..)
-            .zip(items)
-            .map(|(seq, item)| SequenceMeta {
-                seq: SeqIdx::new(seq),
-                item: (*item).to_owned(),
-                prompt_len: 1,
-                len: 2,
-            })
-            .collect()
-    }
 
     #[test]
     fn one_problem_has_no_interval_however_many_branches() {
-        let estimate = Bootstrap::new(&sequences(&["a", "a"])).mean(&[Some(1.0), Some(3.0)]).unwrap();
+        let estimate = Bootstrap::by_item(["a", "a"]).mean(&[Some(1.0), Some(3.0)]).unwrap();
         assert_eq!(estimate, Estimate { value: 2.0, interval: None });
     }
 
     #[test]
     fn equal_values_have_an_interval_of_zero_width() {
-        let estimate = Bootstrap::new(&sequences(&["a", "b", "c"])).mean(&[Some(0.5); 3]).unwrap();
+        let estimate = Bootstrap::by_item(["a", "b", "c"]).mean(&[Some(0.5); 3]).unwrap();
         assert_eq!(estimate, Estimate { value: 0.5, interval: Some((0.5, 0.5)) });
     }
 
@@ -113,14 +102,14 @@ mod tests {
     fn the_interval_covers_the_mean_and_is_as_wide_as_theory_says() {
         // 100 problems, half 0 and half 1: the standard error is 0.05, so the interval is about 0.5 ± 0.098.
         let items: Vec<String> = (0..100).map(|i| i.to_string()).collect();
-        let names: Vec<&str> = items.iter().map(String::as_str).collect();
         let values: Vec<Option<f64>> = (0..100).map(|i| Some(f64::from(i % 2))).collect();
-        let (low, high) = Bootstrap::new(&sequences(&names)).mean(&values).unwrap().interval.unwrap();
+        let (low, high) =
+            Bootstrap::by_item(items.iter().map(String::as_str)).mean(&values).unwrap().interval.unwrap();
         assert!((low - 0.402).abs() < 0.03 && (high - 0.598).abs() < 0.03, "{low} {high}");
     }
 
     #[test]
     fn no_denominator_gives_no_number() {
-        assert!(Bootstrap::new(&sequences(&["a", "b"])).ratio(&[(0.0, 0.0); 2]).is_none());
+        assert!(Bootstrap::by_item(["a", "b"]).ratio(&[(0.0, 0.0); 2]).is_none());
     }
 }
