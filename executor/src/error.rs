@@ -1,10 +1,10 @@
 //! The error of the crate: one variant per room.
 
-use kvlab_sim::trace::TraceError;
+use kvlab_sim::{policy::PolicyError, table::TableError, trace::TraceError};
 
 use crate::{
-    decode::DecodeError, family::ModelError, problems::ProblemError, record::RecordError,
-    runtime::RuntimeError, setup::SetupError, text::TextError,
+    closed_loop::ClosedLoopError, decode::DecodeError, family::ModelError, problems::ProblemError,
+    record::RecordError, runtime::RuntimeError, setup::SetupError, text::TextError,
 };
 
 /// Why the executor stopped.
@@ -32,6 +32,15 @@ pub enum ExecutorError {
     /// A recording that cannot go on.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// An execution that cannot begin.
+    #[error(transparent)]
+    ClosedLoop(#[from] ClosedLoopError),
+    /// A policy cannot decide.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A result row could not be stored.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// The trace that is written.
     #[error(transparent)]
     Trace(#[from] TraceError),

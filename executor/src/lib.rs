@@ -3,19 +3,21 @@
 //! Data flow: [`setup`] finds or fetches the ONNX Runtime library and a model file; [`Model::load`] reads the weights
 //! (GGUF or safetensors) and makes one session per layer and one for the output head; a [`Decoder`] runs a sequence with a
 //! cache that keeps original positions, lets every layer and key-value head keep its own rows, taps states, looks through
-//! the logit lens, and can stop at any layer.
+//! the logit lens, and can stop at any layer. [`record()`] writes a trace of it, [`closed_loop`] puts policies in the loop.
 //!
 //! Not responsible for policies, for the trace format, or for printing: news goes to a [`Progress`].
 
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod closed_loop;
 mod decode;
 mod engine;
 mod error;
 mod family;
 mod gguf;
 mod graph;
+mod items;
 mod model;
 mod open_loop;
 pub mod problems;
@@ -35,6 +37,7 @@ pub use decode::{
 pub use error::ExecutorError;
 pub use family::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, TinySpec};
 pub use gguf::{GgufError, GgufErrorKind};
+pub use items::ItemSet;
 pub use model::{LoadOptions, Model, ModelIdentity};
 pub use open_loop::{Judge, OpenLoop, Prompt, PromptLens, RecordSink};
 pub use progress::{Progress, Quiet};

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kvlab_sim::types::ModelShape;
 use serde::Serialize;
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     family::{self, DecoderConfig, Family, ModelError, RowOrder, TinySpec},
     gguf::GgufFile,
     progress::Progress,
+    record::shape,
     runtime::{ProviderChoice, Runtime, RuntimeReport},
     setup::{LibraryFile, sha256_of_bytes, sha256_of_file},
     text::{ChatTemplate, TextCodec, TextError, Texts, folder_texts, gguf_texts},
@@ -166,6 +168,14 @@ impl Model {
     #[must_use]
     pub fn config(&self) -> &DecoderConfig {
         &self.engine.config
+    }
+
+    /// The shape of the model, as traces and policies know it.
+    ///
+    /// # Errors
+    /// A count that is too large for them.
+    pub fn shape(&self) -> Result<ModelShape, ModelError> {
+        shape(&self.engine.config)
     }
 
     /// The name of its file or folder, without extension.

@@ -241,7 +241,7 @@ fn layer_view(tap: &Option<Array4<f32>>, layer: usize) -> Option<ArrayView3<'_, 
     tap.as_ref().map(|tap| tap.index_axis(Axis(0), layer))
 }
 
-fn says_any(codec: &TextCodec, made: &[u32], stops: &[String]) -> Result<bool, TextError> {
+pub(crate) fn says_any(codec: &TextCodec, made: &[u32], stops: &[String]) -> Result<bool, TextError> {
     if stops.is_empty() {
         return Ok(false);
     }

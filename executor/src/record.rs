@@ -129,7 +129,7 @@ pub fn record(
     Ok(writer.finish()?)
 }
 
-fn prompt(model: &Model, item: &RecordItem) -> Result<Prompt, TextError> {
+pub(crate) fn prompt(model: &Model, item: &RecordItem) -> Result<Prompt, TextError> {
     let (tokens, text) = match &item.prompt {
         PromptForm::Text(text) => (model.codec()?.encode(text)?, Some(text.clone())),
         PromptForm::Chat(messages) => {
@@ -141,7 +141,7 @@ fn prompt(model: &Model, item: &RecordItem) -> Result<Prompt, TextError> {
     Ok(Prompt { item: item.item.clone(), tokens, text, stops: item.stops.clone() })
 }
 
-fn graded(item: &RecordItem, grader: Option<Grader>, text: Option<&str>) -> SequenceEnd {
+pub(crate) fn graded(item: &RecordItem, grader: Option<Grader>, text: Option<&str>) -> SequenceEnd {
     let expected = item.expected_answer.clone();
     let found = match (grader, text, &expected) {
         (Some(grader), Some(text), Some(expected)) => Some(grader(text, expected)),
@@ -177,7 +177,7 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
     })
 }
 
-fn shape(config: &DecoderConfig) -> Result<ModelShape, ModelError> {
+pub(crate) fn shape(config: &DecoderConfig) -> Result<ModelShape, ModelError> {
     let half = |what: &'static str, value: usize| {
         u16::try_from(value).map_err(|_| ModelError::shape(what, value, "at most 65535, to be recorded"))
     };
@@ -215,7 +215,7 @@ fn model_info(config: &DecoderConfig, identity: ModelIdentity, source_file: Opti
     }
 }
 
-fn runtime_info(report: &RuntimeReport) -> RuntimeInfo {
+pub(crate) fn runtime_info(report: &RuntimeReport) -> RuntimeInfo {
     let requested = match report.asked {
         ProviderChoice::Auto => "auto",
         ProviderChoice::Cuda => "cuda",

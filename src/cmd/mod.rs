@@ -1,7 +1,9 @@
 //! One file a verb: raw arguments, checked options, one library call, output.
 
 pub(crate) mod demo;
+pub(crate) mod exec;
 pub(crate) mod inspect;
+pub(crate) mod items;
 pub(crate) mod list;
 pub(crate) mod plot;
 pub(crate) mod record;

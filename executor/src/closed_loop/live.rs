@@ -1,0 +1,143 @@
+//! The live cache as policies see it: vectors by original position.
+//!
+//! A vector that is not at hand (an evicted key, a query outside the ring) reads as NaN: a policy that looks at it gets
+//! `PolicyError::NotANumber` with the place, and never a wrong number.
+
+use kvlab_sim::{policy::HeadData, types::Pos};
+use ndarray::Axis;
+
+use crate::{
+    decode::{LayerCache, Pass},
+    family::DecoderConfig,
+};
+
+/// The most recent post-RoPE queries of every query head.
+#[derive(Debug, Clone)]
+pub struct QueryRing {
+    /// `[layer, q_head, q_pos mod window, head_dim]`; NaN where nothing was stored.
+    data: Vec<f32>,
+    q_heads: usize,
+    head_dim: usize,
+    window: usize,
+    /// Position after the last one stored.
+    next: u32,
+}
+
+impl QueryRing {
+    /// An empty ring for the last `window` queries; with 0 it stores nothing.
+    #[must_use]
+    pub fn new(config: &DecoderConfig, window: u32) -> Self {
+        let window = window as usize;
+        let count = config.layers * config.q_heads * window * config.head_dim;
+        let (q_heads, head_dim) = (config.q_heads, config.head_dim);
+        Self { data: vec![f32::NAN; count], q_heads, head_dim, window, next: 0 }
+    }
+
+    /// Queries per query head.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.window
+    }
+
+    /// Stores the queries of a pass, which must tap them unless no later window reaches back to it.
+    pub fn take(&mut self, pass: &Pass) {
+        self.next = pass.positions.last().map_or(self.next, |last| last + 1);
+        let Some(queries) = pass.queries.as_ref().filter(|_| self.window > 0) else {
+            return;
+        };
+        let skipped = pass.positions.len().saturating_sub(self.window);
+        for (layer, heads) in queries.outer_iter().enumerate() {
+            for (head, rows) in heads.outer_iter().enumerate() {
+                for (pos, query) in pass.positions.iter().zip(rows.outer_iter()).skip(skipped) {
+                    let begin = self.offset(layer, head, *pos);
+                    let stored = &mut self.data[begin..begin + self.head_dim];
+                    stored.iter_mut().zip(query).for_each(|(to, from)| *to = *from);
+                }
+            }
+        }
+    }
+
+    /// The query at `pos`, `[head_dim]`, if it is among the last ones.
+    fn row(&self, layer: usize, q_head: usize, pos: u32) -> Option<&[f32]> {
+        let is_stored = pos < self.next && (self.next - pos) as usize <= self.window;
+        let begin = is_stored.then(|| self.offset(layer, q_head, pos))?;
+        self.data.get(begin..begin + self.head_dim)
+    }
+
+    fn offset(&self, layer: usize, q_head: usize, pos: u32) -> usize {
+        ((layer * self.q_heads + q_head) * self.window + pos as usize % self.window) * self.head_dim
+    }
+}
+
+/// Vectors of one (layer, KV head) of a running sequence.
+#[derive(Debug)]
+pub struct LiveHead<'a> {
+    /// `[slot, head_dim]`
+    keys: &'a [f32],
+    /// `[slot, head_dim]`
+    values: &'a [f32],
+    /// `[kv_pos]`; nothing where a position is not resident.
+    slot_of: Vec<Option<usize>>,
+    queries: &'a QueryRing,
+    layer: usize,
+    first_q_head: usize,
+    group: usize,
+    /// What is not at hand reads as this, `[head_dim]`.
+    absent: Vec<f32>,
+}
+
+impl<'a> LiveHead<'a> {
+    /// The KV head `kv_head` of the cache of layer `layer`.
+    #[must_use]
+    pub fn new(cache: &'a LayerCache, queries: &'a QueryRing, layer: usize, kv_head: usize) -> Self {
+        let rows = |array: ndarray::ArrayView3<'a, f32>| {
+            array.index_axis_move(Axis(0), kv_head).to_slice().unwrap_or_default()
+        };
+        let mut slot_of = Vec::new();
+        for (slot, pos) in cache.positions(kv_head).iter().enumerate() {
+            if let Some(pos) = pos {
+                let at = *pos as usize;
+                slot_of.resize(slot_of.len().max(at + 1), None);
+                slot_of[at] = Some(slot);
+            }
+        }
+        let (keys, values) = (cache.keys(), cache.values());
+        let group = queries.q_heads / keys.dim().0.max(1);
+        Self {
+            keys: rows(keys),
+            values: rows(values),
+            slot_of,
+            queries,
+            layer,
+            first_q_head: kv_head * group,
+            group,
+            absent: vec![f32::NAN; queries.head_dim],
+        }
+    }
+
+    fn row(&self, all: &'a [f32], pos: Pos) -> &[f32] {
+        let width = self.absent.len();
+        let slot = self.slot_of.get(pos.idx()).copied().flatten();
+        let row = slot.and_then(|slot| all.get(slot * width..(slot + 1) * width));
+        row.unwrap_or(&self.absent)
+    }
+}
+
+impl HeadData for LiveHead<'_> {
+    fn group(&self) -> usize {
+        self.group
+    }
+
+    fn key(&self, pos: Pos) -> &[f32] {
+        self.row(self.keys, pos)
+    }
+
+    fn value(&self, pos: Pos) -> &[f32] {
+        self.row(self.values, pos)
+    }
+
+    fn query(&self, member: usize, pos: Pos) -> &[f32] {
+        let row = self.queries.row(self.layer, self.first_q_head + member, pos.get());
+        row.unwrap_or(&self.absent)
+    }
+}

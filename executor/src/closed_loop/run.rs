@@ -1,0 +1,108 @@
+//! One sequence of one cell on the model: feed a token, attend, evict if it is due.
+
+use kvlab_sim::{
+    policy::{compose::Stack, schedule::Moment},
+    types::{ModelShape, SeqIdx},
+};
+
+use super::{Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
+use crate::{
+    decode::{DecodeError, Decoder, Taps},
+    error::ExecutorError,
+    model::Model,
+    text::TextCodec,
+};
+
+/// A stack under a seed.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveCell<'a> {
+    /// The stack.
+    pub stack: &'a Stack,
+    /// Seed of its draws.
+    pub seed: u64,
+}
+
+/// A sequence that goes on from a prefix under one cell.
+#[derive(Debug)]
+pub struct LiveRun<'m, 'a> {
+    decoder: Decoder<'m>,
+    codec: Option<&'m TextCodec>,
+    queries: QueryRing,
+    driver: Driver<'a>,
+    shape: ModelShape,
+    peak_entries: u64,
+    keep_ratios: f64,
+    steps: u32,
+    seen: u32,
+}
+
+impl<'m, 'a> LiveRun<'m, 'a> {
+    /// Forks from `prefix` as sequence number `seq`, which keys the draws. A stack that evicts after the prompt does so now.
+    ///
+    /// # Errors
+    /// The model's shape cannot be said in our types, the stack, or the runtime.
+    pub fn fork(
+        model: &'m mut Model,
+        prefix: &Prefix,
+        cell: LiveCell<'a>,
+        seq: SeqIdx,
+    ) -> Result<Self, ExecutorError> {
+        let shape = model.shape()?;
+        let (mut decoder, codec) = model.decoder_and_codec()?;
+        decoder.swap_cache(prefix.cache.clone());
+        let mut driver = Driver::new(cell.stack, cell.seed, &shape, seq, prefix.len);
+        let peak_entries = driver.entries();
+        let queries = prefix.queries.clone();
+        driver.evict_if_due(&mut decoder, &queries, Moment::PrefillDone, prefix.len)?;
+        let (keep_ratios, steps, seen) = (0.0, 0, prefix.len);
+        Ok(Self { decoder, codec, queries, driver, shape, peak_entries, keep_ratios, steps, seen })
+    }
+
+    /// Feeds a token: it is stored, attends to everything resident, and then an eviction may follow. Gives the logits of the
+    /// token after it, `[vocab]`.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`], and the stack.
+    pub fn step(&mut self, token: u32) -> Result<Vec<f32>, ExecutorError> {
+        let taps = Taps { queries: self.queries.window() > 0, ..Taps::NONE };
+        let pass = self.decoder.forward(&[token], taps)?;
+        let [pos] = pass.positions[..] else {
+            return Err(DecodeError::NoTokens.into());
+        };
+        self.queries.take(&pass);
+        self.driver.store(pos);
+        self.seen = pos + 1;
+        self.measure();
+        self.driver.evict_if_due(&mut self.decoder, &self.queries, Moment::DecodeStep, pos + 1)?;
+        Ok(self.decoder.last_logits(&pass)?)
+    }
+
+    /// The tokenizer, if the model has one.
+    #[must_use]
+    pub fn codec(&self) -> Option<&'m TextCodec> {
+        self.codec
+    }
+
+    /// The decoder with its cache.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder<'m> {
+        &self.decoder
+    }
+
+    /// Ends the run.
+    #[must_use]
+    pub fn finish(self) -> Footprint {
+        let mean_keep_ratio = (self.steps > 0).then(|| self.keep_ratios / f64::from(self.steps));
+        let (peak_entries, seen) = (self.peak_entries, self.seen);
+        Footprint { evictions: self.driver.into_evictions(), peak_entries, mean_keep_ratio, seen }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    fn measure(&mut self) {
+        let entries = self.driver.entries();
+        let all = u64::from(self.seen) * u64::from(self.shape.layers) * u64::from(self.shape.kv_heads);
+        self.peak_entries = self.peak_entries.max(entries);
+        self.keep_ratios += entries as f64 / all as f64;
+        self.steps += 1;
+    }
+}

@@ -1,0 +1,211 @@
+//! Items × cells of a scenario, with the policy in the loop.
+//!
+//! Item after item: the prompt is prefilled once, the full cache runs once, and every cell forks from the prefix. Draws are keyed
+//! by item, so the order does not matter.
+
+use std::num::NonZeroUsize;
+
+use kvlab_sim::{
+    policy::{
+        RawParams,
+        compose::{Knobs, Stack},
+        registry,
+    },
+    results::Results,
+    scenario::{EvictionPlan, EvictionStudy, Scenario},
+    types::SeqIdx,
+};
+
+use super::{
+    ClosedLoopError, FreeRun, Limits, LiveCell, LiveRun, Prefix,
+    forced::{ForcedRun, force},
+    free::generate,
+    rows,
+};
+use crate::{
+    decode::DecodeError,
+    error::ExecutorError,
+    items::ItemSet,
+    model::Model,
+    progress::Progress,
+    record::{self, RecordItem},
+};
+
+/// What is fed after the prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// What the model itself chooses under the policy.
+    Free,
+    /// What the model chose with its full cache.
+    Forced,
+}
+
+impl Mode {
+    /// The word used on the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Forced => "forced",
+        }
+    }
+}
+
+/// How a scenario is executed.
+#[derive(Debug, Clone)]
+pub struct ExecPlan<'a> {
+    /// The scenario; its `eviction` section is executed.
+    pub scenario: &'a Scenario,
+    /// What is fed.
+    pub mode: Mode,
+    /// Most tokens that are generated for an item.
+    pub max_new_tokens: u32,
+    /// Prompt tokens per pass.
+    pub chunk: NonZeroUsize,
+    /// The command line that results are attributed to.
+    pub command: String,
+}
+
+/// What one cell did on one item.
+#[derive(Debug, Clone)]
+pub(super) enum Measured {
+    /// A free run, and whether its answer is right, where there is an expected one.
+    Free { run: FreeRun, is_correct: Option<bool> },
+    /// A teacher-forced run.
+    Forced(ForcedRun),
+}
+
+/// One cell with what it did, `[item]`.
+#[derive(Debug)]
+pub(super) struct CellRun<'p> {
+    pub(super) plan: &'p EvictionPlan,
+    pub(super) measured: Vec<Measured>,
+    /// Why it stopped.
+    pub(super) failure: Option<String>,
+}
+
+/// What all rows share.
+#[derive(Debug)]
+pub(super) struct Executed<'p> {
+    pub(super) study: &'p EvictionStudy,
+    pub(super) items: &'p [RecordItem],
+    /// Prompt tokens, `[item]`.
+    pub(super) prompts: Vec<Vec<u32>>,
+    /// The full cache's free runs, `[item]`.
+    pub(super) full: Vec<Measured>,
+    pub(super) cells: Vec<CellRun<'p>>,
+}
+
+/// Runs every eviction cell of the scenario on every item of `set`. Cells that cannot work are skipped rows; a cell that fails
+/// is a row that says so.
+///
+/// # Errors
+/// No item, a scenario without an eviction section, a prompt that cannot be made, the full-cache run, or the runtime.
+pub fn exec(
+    model: &mut Model,
+    set: &ItemSet,
+    plan: &ExecPlan<'_>,
+    progress: &dyn Progress,
+) -> Result<Results, ExecutorError> {
+    let scenario = plan.scenario;
+    let Some(study) = &scenario.eviction else {
+        return Err(ClosedLoopError::NoEviction { scenario: scenario.id.clone() }.into());
+    };
+    let limit = scenario.limit.map_or(usize::MAX, |limit| limit as usize);
+    let items = &set.items[..set.items.len().min(limit)];
+    if items.is_empty() {
+        return Err(ClosedLoopError::NoItems.into());
+    }
+    let plans = scenario.plan(model.shape()?.vocab).eviction;
+    let prompts = items
+        .iter()
+        .map(|item| Ok(record::prompt(model, item)?.tokens))
+        .collect::<Result<_, ExecutorError>>()?;
+    let cells = plans
+        .iter()
+        .map(|plan| CellRun { plan, measured: Vec::with_capacity(items.len()), failure: None })
+        .collect();
+    let mut executed = Executed { study, items, prompts, full: Vec::new(), cells };
+    let runnable = plans.iter().filter(|plan| plan.stack.is_ok()).count() as u64;
+    progress.start(&format!("executing {}", scenario.id), Some(items.len() as u64 * (runnable + 1)));
+    let full = full_cache()?;
+    for index in 0..items.len() {
+        run_item(model, set, plan, &full, index, &mut executed, progress)?;
+    }
+    progress.finish();
+    rows::results(model, set, plan, &executed)
+}
+
+/// The stack that keeps everything.
+fn full_cache() -> Result<Stack, ExecutorError> {
+    let any = Knobs { capacity: 1, recent: 0, sinks: 0, period: 1, window: 1 };
+    Ok(registry::composition("full")?.stack(&any, &RawParams::default())?)
+}
+
+fn run_item(
+    model: &mut Model,
+    set: &ItemSet,
+    plan: &ExecPlan<'_>,
+    full: &Stack,
+    index: usize,
+    executed: &mut Executed<'_>,
+    progress: &dyn Progress,
+) -> Result<(), ExecutorError> {
+    let item = &executed.items[index];
+    let seq = SeqIdx::new(u32::try_from(index).unwrap_or(u32::MAX));
+    let stacks = executed.cells.iter().filter_map(|cell| cell.plan.stack.as_ref().ok());
+    let window = stacks.map(Stack::window).max().unwrap_or(0);
+    let prefix = Prefix::new(model, &executed.prompts[index], plan.chunk, window)?;
+    let limits = Limits { max_new_tokens: plan.max_new_tokens, stops: &item.stops };
+    let graded = |run: FreeRun| {
+        let is_correct = record::graded(item, Some(set.grader), run.text.as_deref()).correct;
+        Measured::Free { run, is_correct }
+    };
+
+    let mut logits = Vec::new();
+    let run = LiveRun::fork(model, &prefix, LiveCell { stack: full, seed: 0 }, seq)?;
+    let run = generate(run, &prefix, limits, |row| {
+        if plan.mode == Mode::Forced {
+            logits.push(row);
+        }
+    })?;
+    let tokens = run.tokens.clone();
+    let reference = graded(run);
+    progress.advance(1);
+
+    for cell in &mut executed.cells {
+        let Ok(stack) = &cell.plan.stack else {
+            continue;
+        };
+        progress.advance(1);
+        if cell.failure.is_some() {
+            continue;
+        }
+        // The full cache was run already; teacher-forced it runs again, and shows zero.
+        if plan.mode == Mode::Free && !stack.can_evict() {
+            cell.measured.push(reference.clone());
+            continue;
+        }
+        let live = LiveCell { stack, seed: cell.plan.seed.unwrap_or(0) };
+        let outcome = LiveRun::fork(model, &prefix, live, seq).and_then(|run| match plan.mode {
+            Mode::Free => generate(run, &prefix, limits, drop).map(graded),
+            Mode::Forced => force(run, &tokens, &logits).map(Measured::Forced),
+        });
+        match outcome {
+            Ok(measured) => cell.measured.push(measured),
+            Err(error) if is_of_the_cell(&error) => cell.failure = Some(format!("{}: {error}", item.item)),
+            Err(error) => return Err(error),
+        }
+    }
+    executed.full.push(reference);
+    Ok(())
+}
+
+/// Whether an error says something about the policy and nothing about the machine.
+fn is_of_the_cell(error: &ExecutorError) -> bool {
+    matches!(
+        error,
+        ExecutorError::Policy(_)
+            | ExecutorError::Decode(DecodeError::NonFinite { .. } | DecodeError::Logits { .. })
+    )
+}
