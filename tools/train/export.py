@@ -54,7 +54,9 @@ def main():
     model, _ = load(a.checkpoint)
     os.makedirs(a.out, exist_ok=True)
     state = {("" if k.startswith("lm_head") else "model.") + k: v.half().contiguous() for k, v in model.state_dict().items()}
-    save_file(state, os.path.join(a.out, "model.safetensors"), metadata={"format": "pt"})
+    weights = os.path.join(a.out, "model.safetensors")
+    save_file(state, weights, metadata={"format": "pt"})
+    os.chmod(weights, 0o644)
     dump(os.path.join(a.out, "config.json"), config_of(model.c))
     dump(os.path.join(a.out, "generation_config.json"),
          {"do_sample": False, "eos_token_id": END, "pad_token_id": PAD, "max_new_tokens": 700})
