@@ -138,6 +138,7 @@ fn check_compares_digests_and_rows_say_synthetic() {
 fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
     let folder = with_trace();
     std::fs::write(folder.path().join("bad.yaml"), "id: s\nwhy: w\nevictoin: {}\n").unwrap();
+    std::fs::write(folder.path().join("exits.yaml"), "id: exits\nwhy: w\nexit: {theta: 1}\n").unwrap();
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     for (args, code, parts) in [
         (&["replya"][..], 2, vec!["unrecognized subcommand", "replay"]),
@@ -151,6 +152,7 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
             vec!["a budget of 10 tokens", "17 tokens are needed"],
         ),
         (&["replay", "trace", "--theta", "1e999"], 3, vec!["exit.theta is inf"]),
+        (&["replay", "trace", "--theta", "nan"], 3, vec!["exit.theta is NaN"]),
         (&["replay", "trace", "--theta=-1"], 3, vec!["exit.theta is -1", "0 or more"]),
         (&["replay", "trace", "--budget", "many"], 2, vec!["invalid value 'many'"]),
         (
@@ -168,6 +170,10 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
             3,
             vec!["/nonexistent/lib.so", "to mend it"],
         ),
+        (&["exec", "none.yaml", "--out", "x"], 3, vec!["none.yaml"]),
+        (&["exec", "exits.yaml", "--out", "x"], 3, vec!["`exits`", "no `eviction` section"]),
+        (&["exec", "exits.yaml", "--problems", "none.jsonl", "--out", "x"], 3, vec!["none.jsonl"]),
+        (&["exec", "exits.yaml", "--level", "vast", "--out", "x"], 2, vec!["'vast'", "easy", "extreme"]),
         (&["setup", "--check"], 5, vec![]),
     ] {
         let output = kvlab(folder.path(), args);

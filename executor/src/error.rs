@@ -3,7 +3,7 @@
 use kvlab_sim::{policy::PolicyError, table::TableError, trace::TraceError};
 
 use crate::{
-    closed_loop::ClosedLoopError, decode::DecodeError, family::ModelError, problems::ProblemError,
+    closed_loop::ClosedLoopError, decode::DecodeError, embedded::EmbeddedError, family::ModelError, problems::ProblemError,
     record::RecordError, runtime::RuntimeError, setup::SetupError, text::TextError,
 };
 
@@ -20,6 +20,9 @@ pub enum ExecutorError {
     /// The model's files.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The model inside the program.
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
     /// Texts and chats.
     #[error(transparent)]
     Text(#[from] TextError),

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::{
     problems::{GSM8K_SAMPLE, Problem, ProblemError, grade_last_number, parse_problems, read_problems},
-    record::{Grader, RecordItem},
+    record::{Graded, Grader, PromptForm, RecordItem},
+    workload::chain::{self, HINTS, Level, WORDINGS},
 };
 
 /// Items with a name and a grader.
@@ -38,6 +39,27 @@ impl ItemSet {
         Ok(Self::of_problems(&name, &problems))
     }
 
+    /// The first `count` evaluation problems of the `chain` workload under `seed`; wordings and hints take turns.
+    #[must_use]
+    pub fn chain(level: Level, count: u32, seed: u64) -> Self {
+        let item = |index: u32| {
+            let problem = chain::problem(seed, level, u64::from(index));
+            let wording = WORDINGS[index as usize % WORDINGS.len()];
+            let hint = HINTS[index as usize % HINTS.len()];
+            RecordItem {
+                item: format!("chain-{}-{seed}-{index}", level.id),
+                prompt: PromptForm::Text(problem.prompt(wording, hint)),
+                stops: Vec::new(),
+                expected_answer: Some(problem.answer.to_string()),
+            }
+        };
+        Self {
+            name: format!("chain-{}", level.id),
+            items: (0..count).map(item).collect(),
+            grader: grade_chain,
+        }
+    }
+
     fn of_problems(name: &str, problems: &[Problem]) -> Self {
         let items = problems.iter().map(Problem::as_chat).collect();
         Self { name: name.to_owned(), items, grader: grade_last_number }
@@ -46,5 +68,32 @@ impl ItemSet {
     /// Keeps the first `limit` items, at least one.
     pub fn truncate(&mut self, limit: usize) {
         self.items.truncate(limit.max(1));
+    }
+}
+
+/// Grades by the digit after the first `answer` and a name.
+fn grade_chain(text: &str, expected: &str) -> Graded {
+    let answer = chain::parse_answer(text).map(|digit| digit.to_string());
+    let correct = answer.as_deref() == Some(expected);
+    Graded { answer, correct }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_problems_are_told_apart_and_their_own_solutions_are_right() {
+        let Some(level) = Level::named("easy") else { panic!("there is an easy level") };
+        let set = ItemSet::chain(level, 24, 7);
+        for (index, item) in (0_u32..).zip(&set.items) {
+            assert_eq!(item.item, format!("chain-easy-7-{index}"));
+            let wording = WORDINGS[index as usize % WORDINGS.len()];
+            let solution = chain::problem(7, level, u64::from(index)).solution(wording);
+            let expected = item.expected_answer.as_deref().unwrap();
+            assert!((set.grader)(&solution, expected).correct, "{solution}");
+            assert!(!(set.grader)("answer", expected).correct);
+        }
+        assert_ne!(set.items[0].prompt, ItemSet::chain(level, 1, 8).items[0].prompt, "the seed matters");
     }
 }

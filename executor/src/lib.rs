@@ -12,6 +12,7 @@
 
 pub mod closed_loop;
 mod decode;
+mod embedded;
 mod engine;
 mod error;
 mod family;
@@ -29,11 +30,13 @@ mod runtime;
 pub mod setup;
 mod text;
 mod weights;
+pub mod workload;
 
 pub use decode::{
     BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, LayerCache, LayerDone, LensFacts,
     LensOptions, Pass, Quantity, RawLens, Taps, TopToken,
 };
+pub use embedded::{EmbeddedError, embedded_model};
 pub use error::ExecutorError;
 pub use family::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, TinySpec};
 pub use gguf::{GgufError, GgufErrorKind};

@@ -79,6 +79,14 @@ pub fn read_problems(path: &Path) -> Result<Vec<Problem>, ProblemError> {
     parse_problems(&text, path)
 }
 
+/// SHA-256 (hex) of a problem file, for the trace's manifest.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn problem_file_sha256(path: &Path) -> Result<String, ProblemError> {
+    crate::setup::sha256_of_file(path).map_err(|source| ProblemError::Io { path: path.to_owned(), source })
+}
+
 /// The problems of `text`, in order; `path` is named in errors. Empty lines are passed over.
 ///
 /// # Errors

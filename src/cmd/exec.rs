@@ -6,6 +6,7 @@ use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
+use kvlab_executor::ExecutorError;
 use kvlab_executor::closed_loop::{ExecPlan, Mode, exec};
 use kvlab_sim::scenario::Scenario;
 use std::num::NonZeroUsize;
@@ -29,6 +30,9 @@ pub(crate) struct Args {
     model: String,
     #[command(flatten)]
     items: ItemArgs,
+    /// Seed of generated problems; those of the policies are in the scenario
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// Most tokens generated for a problem
     #[arg(long, default_value_t = 160, value_name = "N")]
     max_new_tokens: u32,
@@ -91,12 +95,7 @@ const SHOWN: &[&str] = &[
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
     let scenario = Scenario::load(&args.scenario)?;
-    let items = args.items.load()?;
-    let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    let runtime = model.runtime();
-    if let Some(reason) = &runtime.fallback_reason {
-        news(&format!("running on {:?}: {reason}", runtime.provider));
-    }
+    let items = args.items.load(args.seed)?;
     let plan = ExecPlan {
         scenario: &scenario,
         mode: match args.mode {
@@ -107,6 +106,12 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
         command: study::command_line(),
     };
+    plan.study().map_err(ExecutorError::from)?;
+    let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
+    let runtime = model.runtime();
+    if let Some(reason) = &runtime.fallback_reason {
+        news(&format!("running on {:?}: {reason}", runtime.provider));
+    }
     let results = exec(&mut model, &items, &plan, &bars)?;
     study::write(&results, &args.out, args.csv)?;
     output::table(&results.cells, SHOWN, args.format)?;

@@ -1,29 +1,57 @@
 //! The arguments that say which problems a model is given.
 
 use crate::exit::CliError;
+use kvlab_executor::workload::chain::{DEFAULT_LEVEL, LEVELS, Level};
 use kvlab_executor::{ExecutorError, ItemSet};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Arguments of verbs that give problems to a model.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ItemArgs {
     /// Problem file (JSON Lines) [default: 24 questions of GSM8K]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     pub(crate) problems: Option<PathBuf>,
+    /// Built-in problems instead of a file
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) workload: Option<Workload>,
+    /// Difficulty of generated problems
+    #[arg(long, requires = "workload", default_value = LEVELS[DEFAULT_LEVEL].id, value_parser = level_ids())]
+    pub(crate) level: String,
+    /// How many problems are generated
+    #[arg(long, requires = "workload", default_value_t = 24, value_name = "N")]
+    pub(crate) count: u32,
     /// Take at most so many problems
     #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<usize>,
+    pub(crate) limit: Option<NonZeroUsize>,
+}
+
+/// Built-in problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Workload {
+    /// The first questions of GSM8K.
+    Gsm8k,
+    /// Generated multi-step arithmetic over named variables.
+    Chain,
+}
+
+fn level_ids() -> clap::builder::PossibleValuesParser {
+    LEVELS.iter().map(|level| level.id).collect::<Vec<_>>().into()
 }
 
 impl ItemArgs {
-    /// The items that these arguments name.
-    pub(crate) fn load(&self) -> Result<ItemSet, CliError> {
-        let mut set = match &self.problems {
-            Some(path) => ItemSet::of_file(path),
-            None => ItemSet::gsm8k_sample(),
+    /// The items that these arguments name; `seed` is that of generated problems.
+    pub(crate) fn load(&self, seed: u64) -> Result<ItemSet, CliError> {
+        let mut set = match (&self.problems, self.workload) {
+            (Some(path), _) => ItemSet::of_file(path),
+            (None, None | Some(Workload::Gsm8k)) => ItemSet::gsm8k_sample(),
+            (None, Some(Workload::Chain)) => {
+                let level = Level::named(&self.level).unwrap_or(LEVELS[DEFAULT_LEVEL]);
+                Ok(ItemSet::chain(level, self.count.max(1), seed))
+            }
         }
         .map_err(ExecutorError::from)?;
-        set.truncate(self.limit.unwrap_or(usize::MAX));
+        set.truncate(self.limit.map_or(usize::MAX, NonZeroUsize::get));
         Ok(set)
     }
 }

@@ -4,7 +4,9 @@ use super::runtime::{RuntimeArgs, SMOLLM2};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
-use kvlab_executor::problems::{GSM8K_SAMPLE, Problem, grade_last_number, parse_problems, read_problems};
+use kvlab_executor::problems::{
+    GSM8K_SAMPLE, Problem, grade_last_number, parse_problems, problem_file_sha256, read_problems,
+};
 use kvlab_executor::{ExecutorError, Model, OpenLoop, PromptLens, Provider, RecordItem, RecordPlan, record};
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
 use std::num::NonZeroUsize;
@@ -30,7 +32,7 @@ pub(crate) struct Args {
     pub(crate) problems: Option<PathBuf>,
     /// Record at most so many problems
     #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<usize>,
+    pub(crate) limit: Option<NonZeroUsize>,
     /// Most tokens generated for a problem
     #[arg(long, default_value_t = 160, value_name = "N")]
     pub(crate) max_new_tokens: u32,
@@ -68,15 +70,11 @@ pub(crate) enum StoreDtype {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    if args.out.exists() {
-        if !args.force {
-            return Err(CliError::Exists {
-                path: args.out.clone(),
-                remedy: "choose another --out, or give --force",
-            });
-        }
-        std::fs::remove_dir_all(&args.out)
-            .map_err(|source| CliError::Io { path: args.out.clone(), source })?;
+    if args.out.exists() && !args.force {
+        return Err(CliError::Exists {
+            path: args.out.clone(),
+            remedy: "choose another --out, or give --force",
+        });
     }
     let bars = Bars::default();
     let mut problems = match &args.problems {
@@ -84,8 +82,13 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         None => parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample")),
     }
     .map_err(ExecutorError::from)?;
-    problems.truncate(args.limit.unwrap_or(usize::MAX).max(1));
+    problems.truncate(args.limit.map_or(usize::MAX, NonZeroUsize::get));
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
+    // Only now, when a new recording can begin.
+    if args.out.exists() {
+        std::fs::remove_dir_all(&args.out)
+            .map_err(|source| CliError::Io { path: args.out.clone(), source })?;
+    }
     let leftover = if args.force { Leftover::Discard } else { Leftover::Resume };
     into_trace(&mut model, &problems, args, leftover, &bars)?;
     news(&format!("trace written to {}", args.out.display()));
@@ -115,6 +118,8 @@ pub(crate) fn into_trace(
         }
         None => "gsm8k-sample".to_owned(),
     };
+    let digest = args.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
+    let digest = digest.map_err(ExecutorError::from)?;
     estimate(model, items.len(), args);
     let attention = match args.dtype {
         StoreDtype::F32 => Dtype::F32,
@@ -132,7 +137,7 @@ pub(crate) fn into_trace(
             version: env!("CARGO_PKG_VERSION").to_owned(),
             revision: None,
         },
-        workload: WorkloadInfo { name, seed: args.seed, file_sha256: None },
+        workload: WorkloadInfo { name, seed: args.seed, file_sha256: digest },
         seed: args.seed,
         grader: Some(grade_last_number),
     };

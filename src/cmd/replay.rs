@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
     /// Worker threads; 0 for one a core. Results do not depend on it
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = study::threads)]
     threads: usize,
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 /// The flags as a scenario: one language for everything.
 fn scenario_text(args: &Args) -> String {
     let list = |values: &[String]| format!("[{}]", values.join(", "));
-    let numbers = |values: &[f64]| list(&values.iter().map(f64::to_string).collect::<Vec<_>>());
+    let numbers = |values: &[f64]| list(&values.iter().copied().map(yaml_number).collect::<Vec<_>>());
     let amounts = |values: &[u32]| list(&values.iter().map(u32::to_string).collect::<Vec<_>>());
     let mut text = String::from(
         "id: replay\nwhy: What do the policies and thresholds given by flags do on this trace?\n",
@@ -146,6 +146,11 @@ fn scenario_text(args: &Args) -> String {
         ));
     }
     text
+}
+
+/// YAML spells what is no finite number in its own way; the scenario's checks refuse it.
+fn yaml_number(number: f64) -> String {
+    if number.is_finite() { number.to_string() } else { format!(".{number}").to_lowercase().replace(".-", "-.") }
 }
 
 /// A JSON string is a YAML string.

@@ -3,12 +3,15 @@
 use crate::exit::CliError;
 use crate::progress::Bars;
 use kvlab_executor::setup::{SetupOptions, ensure_library, ensure_model};
-use kvlab_executor::{ExecutorError, LoadOptions, Model, ProviderChoice};
+use kvlab_executor::{ExecutorError, LoadOptions, Model, ProviderChoice, embedded_model};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 /// The name under which the demonstration model is known.
 pub(crate) const SMOLLM2: &str = "smollm2";
+
+/// The name under which the model inside the program is known.
+pub(crate) const CHAIN: &str = "chain";
 
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -39,7 +42,7 @@ impl RuntimeArgs {
         SetupOptions { ort_lib: self.ort_lib.clone(), ..SetupOptions::from_env() }
     }
 
-    /// Loads `model`: the name of the demonstration model, a GGUF file or a Hugging Face folder.
+    /// Loads `model`: a name of ours, a GGUF file or a Hugging Face folder.
     pub(crate) fn load(
         &self,
         model: &str,
@@ -48,10 +51,12 @@ impl RuntimeArgs {
     ) -> Result<Model, CliError> {
         let setup = self.setup_options();
         let library = ensure_library(&setup, bars).map_err(ExecutorError::from)?;
-        let path = if model == SMOLLM2 && !Path::new(model).exists() {
-            ensure_model(&setup, bars).map_err(ExecutorError::from)?.path
-        } else {
-            PathBuf::from(model)
+        let path = match model {
+            // A file or folder of that name is meant when there is one.
+            _ if Path::new(model).exists() => PathBuf::from(model),
+            CHAIN => embedded_model(&setup).map_err(ExecutorError::from)?,
+            SMOLLM2 => ensure_model(&setup, bars).map_err(ExecutorError::from)?.path,
+            _ => PathBuf::from(model),
         };
         let mut options = LoadOptions::new(library);
         if let Some(threads) = threads {

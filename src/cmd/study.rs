@@ -10,6 +10,14 @@ use kvlab_sim::table::Value;
 use kvlab_sim::trace::Trace;
 use std::path::Path;
 
+/// A number of worker threads that a machine may have.
+pub(crate) fn threads(given: &str) -> Result<usize, String> {
+    match given.parse() {
+        Ok(threads @ 0..=1024) => Ok(threads),
+        _ => Err("expected 0 (one a core) to 1024".to_owned()),
+    }
+}
+
 /// Columns that a person wants to see first.
 pub(crate) const SHOWN: &[&str] = &[
     "study",

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Worker threads; 0 for one a core. Results do not depend on it
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = study::threads)]
     threads: usize,
     /// Also write cells.csv and series.csv
     #[arg(long)]

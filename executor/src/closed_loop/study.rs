@@ -66,6 +66,17 @@ pub struct ExecPlan<'a> {
     pub command: String,
 }
 
+impl<'a> ExecPlan<'a> {
+    /// What is executed; for a look before the model is loaded.
+    ///
+    /// # Errors
+    /// A scenario without an eviction section.
+    pub fn study(&self) -> Result<&'a EvictionStudy, ClosedLoopError> {
+        let no_eviction = || ClosedLoopError::NoEviction { scenario: self.scenario.id.clone() };
+        self.scenario.eviction.as_ref().ok_or_else(no_eviction)
+    }
+}
+
 /// What one cell did on one item.
 #[derive(Debug, Clone)]
 pub(super) enum Measured {
@@ -108,9 +119,7 @@ pub fn exec(
     progress: &dyn Progress,
 ) -> Result<Results, ExecutorError> {
     let scenario = plan.scenario;
-    let Some(study) = &scenario.eviction else {
-        return Err(ClosedLoopError::NoEviction { scenario: scenario.id.clone() }.into());
-    };
+    let study = plan.study()?;
     let limit = scenario.limit.map_or(usize::MAX, |limit| limit as usize);
     let items = &set.items[..set.items.len().min(limit)];
     if items.is_empty() {
