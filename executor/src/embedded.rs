@@ -22,7 +22,9 @@ const FILES: &[(&str, &[u8])] = &[
 #[non_exhaustive]
 pub enum EmbeddedError {
     /// No cache folder can be chosen.
-    #[error("failed to choose a cache folder for the embedded model: none of KVLAB_CACHE, XDG_CACHE_HOME and HOME is set")]
+    #[error(
+        "failed to choose a cache folder for the embedded model: none of KVLAB_CACHE, XDG_CACHE_HOME and HOME is set"
+    )]
     NoCacheFolder,
     /// A file cannot be written or read.
     #[error("failed to unpack the embedded model to {}: {source}", path.display())]
@@ -40,7 +42,8 @@ pub enum EmbeddedError {
 /// When there is no cache folder or it cannot be written.
 pub fn embedded_model(options: &SetupOptions) -> Result<PathBuf, EmbeddedError> {
     let cache = options.cache.as_deref().ok_or(EmbeddedError::NoCacheFolder)?;
-    let weights = FILES.iter().find(|(name, _)| *name == "model.safetensors").map_or(&[][..], |(_, bytes)| bytes);
+    let weights =
+        FILES.iter().find(|(name, _)| *name == "model.safetensors").map_or(&[][..], |(_, bytes)| bytes);
     let digest = sha256_of_bytes(weights);
     let folder = cache.join(format!("chain-model-{}", &digest[..12]));
     fs::create_dir_all(&folder).map_err(|source| EmbeddedError::Io { path: folder.clone(), source })?;

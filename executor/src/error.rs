@@ -3,8 +3,8 @@
 use kvlab_sim::{policy::PolicyError, table::TableError, trace::TraceError};
 
 use crate::{
-    closed_loop::ClosedLoopError, decode::DecodeError, embedded::EmbeddedError, family::ModelError, problems::ProblemError,
-    record::RecordError, runtime::RuntimeError, setup::SetupError, text::TextError,
+    closed_loop::ClosedLoopError, decode::DecodeError, embedded::EmbeddedError, family::ModelError,
+    problems::ProblemError, record::RecordError, runtime::RuntimeError, setup::SetupError, text::TextError,
 };
 
 /// Why the executor stopped.

@@ -17,6 +17,8 @@ pub struct ItemSet {
     pub items: Vec<RecordItem>,
     /// How answers are graded.
     pub grader: Grader,
+    /// Enough new tokens for most answers.
+    pub usual_new_tokens: u32,
 }
 
 impl ItemSet {
@@ -57,12 +59,14 @@ impl ItemSet {
             name: format!("chain-{}", level.id),
             items: (0..count).map(item).collect(),
             grader: grade_chain,
+            // About eleven tokens a statement, and the answer.
+            usual_new_tokens: 16 * level.statements_max + 32,
         }
     }
 
     fn of_problems(name: &str, problems: &[Problem]) -> Self {
         let items = problems.iter().map(Problem::as_chat).collect();
-        Self { name: name.to_owned(), items, grader: grade_last_number }
+        Self { name: name.to_owned(), items, grader: grade_last_number, usual_new_tokens: 160 }
     }
 
     /// Keeps the first `limit` items, at least one.

@@ -3,12 +3,13 @@
 use crate::error::PlotsError;
 use crate::figure::Figure;
 use crate::figures::{
-    EntropyByLayer, ExitLayerHistogram, ExitThreshold, OUTPUT_ERROR_VS_BUDGET, Occupancy, RECALL_VS_BUDGET,
-    RecallByStep, ValueRange,
+    ACCURACY_VS_BUDGET, EntropyByLayer, ExitLayerHistogram, ExitThreshold, OUTPUT_ERROR_VS_BUDGET, Occupancy,
+    RECALL_VS_BUDGET, RecallByStep, ValueRange,
 };
 
 /// All figures, sorted by id.
 pub const FIGURES: &[&dyn Figure] = &[
+    &ACCURACY_VS_BUDGET,
     &EntropyByLayer,
     &ExitLayerHistogram,
     &ExitThreshold,

@@ -1,41 +1,43 @@
 //! `kvlab demo`: set-up, record, replay, sweep, plot, report, in one go.
 
-use super::runtime::{RuntimeArgs, SMOLLM2};
+use super::items::ItemArgs;
+use super::runtime::{CHAIN, RuntimeArgs};
 use super::{plot, record, report, study};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
-use kvlab_executor::ExecutorError;
-use kvlab_executor::problems::{GSM8K_SAMPLE, parse_problems};
+use kvlab_executor::closed_loop::{ExecPlan, Mode, exec};
+use kvlab_executor::workload::chain::{DEFAULT_LEVEL, LEVELS};
+use kvlab_executor::{ExecutorError, ItemSet};
+use kvlab_sim::results::Results;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::{Leftover, Trace};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 const SCENARIO: &str = include_str!("../../scenarios/demo.yaml");
-/// Problems and new tokens of the demo, and of `--quick`.
-const FULL: (usize, u32) = (5, 160);
-const QUICK: (usize, u32) = (2, 72);
 
-/// Do the main job once, from nothing: get a runtime and a model, record, replay, sweep, draw, report.
+/// Do the main job once, from nothing: get a runtime, record, replay, sweep, run policies in the loop, draw, report.
 ///
-/// The first time, ONNX Runtime and SmolLM2-135M-Instruct are installed into kvlab's cache (about 130 MB). A recording
+/// The first time, ONNX Runtime is installed into kvlab's cache (about 30 MB). The default model ships inside the program:
+/// a tiny reasoner whose answers can be checked, so the report has executed accuracies beside the replay's decisions and
+/// proxies. `--model smollm2` fetches SmolLM2-135M-Instruct (about 100 MB) and leaves the executed part out. A recording
 /// that was interrupted goes on; one that is there already with the same settings is used again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Folder for everything that is written
     #[arg(long, default_value = "kvlab-out", value_name = "DIR")]
     out: PathBuf,
-    /// Seed written into the trace, and first seed of the stochastic policies
+    /// Seed of the generated problems, and first seed of the stochastic policies
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Threads of the model and of the replay [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// `smollm2`, a GGUF file, or a Hugging Face folder
-    #[arg(long, default_value = SMOLLM2, value_name = "MODEL")]
+    /// `chain` (inside the program), `smollm2`, a GGUF file, or a Hugging Face folder
+    #[arg(long, default_value = CHAIN, value_name = "MODEL")]
     model: String,
-    /// Two problems and short answers: under a minute after set-up
+    /// A few short problems: well under a minute after set-up
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -45,10 +47,16 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
-    let trace = trace(args, &bars)?;
-    let scenario = Scenario::parse(&scenario_text(args), "the demo's scenario")?;
+    let set = items(args)?;
+    let trace = trace(args, &set, &bars)?;
+    let scenario = Scenario::parse(&scenario_text(args, SCENARIO), "the demo's scenario")?;
     let threads = args.threads.map_or(0, NonZeroUsize::get);
-    let results = study::run(&scenario, &trace, threads, study::command_line(), &bars)?;
+    let mut results = study::run(&scenario, &trace, threads, study::command_line(), &bars)?;
+    if args.model == CHAIN {
+        let executed = executed(args, &set, &bars)?;
+        results.cells.append(&executed.cells)?;
+        results.series.append(&executed.series)?;
+    }
     let folder = args.out.join("results");
     study::write(&results, &folder, true)?;
     let page = args.out.join("report.html");
@@ -67,27 +75,54 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     Ok(outcome)
 }
 
+/// The problems of the demo: those that the model is made for.
+fn items(args: &Args) -> Result<ItemSet, CliError> {
+    if args.model == CHAIN {
+        let (level, count) = if args.quick { (LEVELS[0], 6) } else { (LEVELS[DEFAULT_LEVEL], 16) };
+        return Ok(ItemSet::chain(level, count, args.seed));
+    }
+    let mut set = ItemSet::gsm8k_sample().map_err(ExecutorError::from)?;
+    set.truncate(if args.quick { 2 } else { 5 });
+    Ok(set)
+}
+
+fn new_tokens(args: &Args, set: &ItemSet) -> u32 {
+    if args.quick && args.model != CHAIN { 72 } else { set.usual_new_tokens }
+}
+
+/// The same policies in the loop of the model, one seed.
+fn executed(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Results, CliError> {
+    let seeds = format!("seeds: [{}]", args.seed);
+    let text = SCENARIO.replace("seeds: [0, 1, 2]", &seeds);
+    let scenario = Scenario::parse(&scenario_text(args, &text), "the demo's scenario")?;
+    let mut model = args.runtime.load(&args.model, args.threads, bars)?;
+    let plan = ExecPlan {
+        scenario: &scenario,
+        mode: Mode::Free,
+        max_new_tokens: new_tokens(args, set),
+        chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
+        command: study::command_line(),
+    };
+    Ok(exec(&mut model, set, &plan, bars)?)
+}
+
 /// A quick recording does not stand in the way of a full one.
 fn trace_name(args: &Args) -> &'static str {
     if args.quick { "trace-quick" } else { "trace" }
 }
 
-/// The trace in the output folder: as it is when it was recorded with these settings, else recorded now. The seed is no
-/// such setting: greedy decoding draws nothing.
-fn trace(args: &Args, bars: &Bars) -> Result<Trace, CliError> {
-    let (count, tokens) = if args.quick { QUICK } else { FULL };
-    let mut problems =
-        parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample")).map_err(ExecutorError::from)?;
-    problems.truncate(count);
-    let ids: Vec<&str> = problems.iter().map(|problem| problem.id.as_str()).collect();
+/// The trace in the output folder: as it is when it was recorded with these settings, else recorded now.
+fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
+    let tokens = new_tokens(args, set);
     let out = args.out.join(trace_name(args));
     if out.exists() {
         let trace = Trace::open(&out)?;
         let manifest = trace.manifest();
+        let ids = set.items.iter().map(|item| item.item.as_str());
         let same = manifest.decoding.max_new_tokens == tokens
-            && manifest.workload.name == "gsm8k-sample"
+            && manifest.workload.name == set.name
             && manifest.sequences.iter().map(|sequence| sequence.item.as_str()).eq(ids)
-            && was_made_with(&args.model, manifest.model.source_file.as_deref());
+            && was_made_with(&args.model, &manifest.model.name, manifest.model.source_file.as_deref());
         if same {
             news(&format!("using the trace in {} again", out.display()));
             return Ok(trace);
@@ -100,9 +135,8 @@ fn trace(args: &Args, bars: &Bars) -> Result<Trace, CliError> {
     let record_args = record::Args {
         out: out.clone(),
         model: args.model.clone(),
-        problems: None,
-        limit: NonZeroUsize::new(count),
-        max_new_tokens: tokens,
+        items: ItemArgs::none(),
+        max_new_tokens: Some(tokens),
         hidden: false,
         prompt_lens: None,
         dtype: record::StoreDtype::F32,
@@ -113,22 +147,22 @@ fn trace(args: &Args, bars: &Bars) -> Result<Trace, CliError> {
     };
     std::fs::create_dir_all(&args.out).map_err(|source| CliError::Io { path: args.out.clone(), source })?;
     let mut model = args.runtime.load(&args.model, args.threads, bars)?;
-    record::into_trace(&mut model, &problems, &record_args, Leftover::Resume, bars)?;
+    record::into_trace(&mut model, set, &record_args, Leftover::Resume, bars)?;
     Ok(Trace::open(&out)?)
 }
 
-/// Whether a trace whose model came from `source_file` is one of `model`, as far as names tell.
-fn was_made_with(model: &str, source_file: Option<&str>) -> bool {
-    let name = Path::new(model).file_name().map(|name| name.to_string_lossy().to_lowercase());
-    match (name, source_file) {
-        (Some(name), Some(file)) => file.to_lowercase().contains(name.as_str()),
-        _ => false,
-    }
+/// Whether a trace whose model is called `name` and came from `source_file` is one of `model`, as far as names tell.
+fn was_made_with(model: &str, name: &str, source_file: Option<&str>) -> bool {
+    let wanted =
+        Path::new(model).file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let found = format!("{name} {}", source_file.unwrap_or_default()).to_lowercase();
+    !wanted.is_empty() && found.contains(&wanted)
 }
 
-/// The demo's scenario; `--quick` has smaller budgets, `--seed` moves the seeds.
-fn scenario_text(args: &Args) -> String {
+/// The demo's scenario in `text`; `--quick` has smaller budgets, `--seed` moves the seeds.
+fn scenario_text(args: &Args, text: &str) -> String {
     let seeds = format!("seeds: [{}, {}, {}]", args.seed, args.seed + 1, args.seed + 2);
-    let text = SCENARIO.replace("seeds: [0, 1, 2]", &seeds);
-    if args.quick { text.replace("budgets: [64, 96, 128, 192]", "budgets: [48, 64, 96]") } else { text }
+    let text = text.replace("seeds: [0, 1, 2]", &seeds);
+    let short = if args.model == CHAIN { "budgets: [32, 48, 64]" } else { "budgets: [48, 64, 96]" };
+    if args.quick { text.replace("budgets: [64, 96, 128, 192]", short) } else { text }
 }

@@ -1,7 +1,7 @@
 //! `kvlab exec`: a scenario's policies in the loop of the model.
 
 use super::items::ItemArgs;
-use super::runtime::{RuntimeArgs, SMOLLM2};
+use super::runtime::{CHAIN, RuntimeArgs};
 use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
@@ -25,17 +25,17 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Scenario file; its `eviction` section is executed
     scenario: PathBuf,
-    /// `smollm2`, a GGUF file, or a Hugging Face folder
-    #[arg(long, default_value = SMOLLM2, value_name = "MODEL")]
+    /// `chain` (inside the program), `smollm2`, a GGUF file, or a Hugging Face folder
+    #[arg(long, default_value = CHAIN, value_name = "MODEL")]
     model: String,
     #[command(flatten)]
     items: ItemArgs,
     /// Seed of generated problems; those of the policies are in the scenario
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Most tokens generated for a problem
-    #[arg(long, default_value_t = 160, value_name = "N")]
-    max_new_tokens: u32,
+    /// Most tokens generated for a problem [default: enough for most of these problems]
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<u32>,
     /// What is fed after the prompt
     #[arg(long, value_enum, default_value_t)]
     mode: Feed,
@@ -95,14 +95,14 @@ const SHOWN: &[&str] = &[
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
     let scenario = Scenario::load(&args.scenario)?;
-    let items = args.items.load(args.seed)?;
+    let items = args.items.load(args.seed, &args.model)?;
     let plan = ExecPlan {
         scenario: &scenario,
         mode: match args.mode {
             Feed::Free => Mode::Free,
             Feed::Forced => Mode::Forced,
         },
-        max_new_tokens: args.max_new_tokens,
+        max_new_tokens: args.max_new_tokens.unwrap_or(items.usual_new_tokens),
         chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
         command: study::command_line(),
     };

@@ -1,26 +1,27 @@
 //! The arguments that say which problems a model is given.
 
+use super::runtime::CHAIN;
 use crate::exit::CliError;
 use kvlab_executor::workload::chain::{DEFAULT_LEVEL, LEVELS, Level};
 use kvlab_executor::{ExecutorError, ItemSet};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 /// Arguments of verbs that give problems to a model.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ItemArgs {
-    /// Problem file (JSON Lines) [default: 24 questions of GSM8K]
+    /// Problem file (JSON Lines) [default: what the model is made for: `chain` problems, else 24 questions of GSM8K]
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     pub(crate) problems: Option<PathBuf>,
     /// Built-in problems instead of a file
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) workload: Option<Workload>,
     /// Difficulty of generated problems
-    #[arg(long, requires = "workload", default_value = LEVELS[DEFAULT_LEVEL].id, value_parser = level_ids())]
+    #[arg(long, default_value = LEVELS[DEFAULT_LEVEL].id, value_parser = level_ids())]
     pub(crate) level: String,
     /// How many problems are generated
-    #[arg(long, requires = "workload", default_value_t = 24, value_name = "N")]
-    pub(crate) count: u32,
+    #[arg(long, default_value = "24", value_name = "N")]
+    pub(crate) count: NonZeroU32,
     /// Take at most so many problems
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<NonZeroUsize>,
@@ -40,14 +41,21 @@ fn level_ids() -> clap::builder::PossibleValuesParser {
 }
 
 impl ItemArgs {
-    /// The items that these arguments name; `seed` is that of generated problems.
-    pub(crate) fn load(&self, seed: u64) -> Result<ItemSet, CliError> {
-        let mut set = match (&self.problems, self.workload) {
+    /// No arguments: for verbs that choose the items themselves.
+    pub(crate) fn none() -> Self {
+        let level = LEVELS[DEFAULT_LEVEL].id.to_owned();
+        Self { problems: None, workload: None, level, count: NonZeroU32::MIN, limit: None }
+    }
+
+    /// The items that these arguments name, for the model called `model`; `seed` is that of generated problems.
+    pub(crate) fn load(&self, seed: u64, model: &str) -> Result<ItemSet, CliError> {
+        let usual = if model == CHAIN { Workload::Chain } else { Workload::Gsm8k };
+        let mut set = match (&self.problems, self.workload.unwrap_or(usual)) {
             (Some(path), _) => ItemSet::of_file(path),
-            (None, None | Some(Workload::Gsm8k)) => ItemSet::gsm8k_sample(),
-            (None, Some(Workload::Chain)) => {
+            (None, Workload::Gsm8k) => ItemSet::gsm8k_sample(),
+            (None, Workload::Chain) => {
                 let level = Level::named(&self.level).unwrap_or(LEVELS[DEFAULT_LEVEL]);
-                Ok(ItemSet::chain(level, self.count.max(1), seed))
+                Ok(ItemSet::chain(level, self.count.get(), seed))
             }
         }
         .map_err(ExecutorError::from)?;

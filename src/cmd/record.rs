@@ -1,16 +1,15 @@
 //! `kvlab record`: a model and problems become a trace.
 
-use super::runtime::{RuntimeArgs, SMOLLM2};
+use super::items::ItemArgs;
+use super::runtime::{CHAIN, RuntimeArgs};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
-use kvlab_executor::problems::{
-    GSM8K_SAMPLE, Problem, grade_last_number, parse_problems, problem_file_sha256, read_problems,
-};
-use kvlab_executor::{ExecutorError, Model, OpenLoop, PromptLens, Provider, RecordItem, RecordPlan, record};
+use kvlab_executor::problems::problem_file_sha256;
+use kvlab_executor::{ExecutorError, ItemSet, Model, OpenLoop, PromptLens, Provider, RecordPlan, record};
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Run a model on problems and record what policies need: queries, keys, values, and logit-lens facts per layer.
 ///
@@ -24,18 +23,14 @@ pub(crate) struct Args {
     /// Folder for the trace
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// `smollm2`, a GGUF file, or a Hugging Face folder
-    #[arg(long, default_value = SMOLLM2, value_name = "MODEL")]
+    /// `chain` (inside the program), `smollm2`, a GGUF file, or a Hugging Face folder
+    #[arg(long, default_value = CHAIN, value_name = "MODEL")]
     pub(crate) model: String,
-    /// Problem file (JSON Lines) [default: 24 questions of GSM8K]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) problems: Option<PathBuf>,
-    /// Record at most so many problems
+    #[command(flatten)]
+    pub(crate) items: ItemArgs,
+    /// Most tokens generated for a problem [default: enough for most of these problems]
     #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<NonZeroUsize>,
-    /// Most tokens generated for a problem
-    #[arg(long, default_value_t = 160, value_name = "N")]
-    pub(crate) max_new_tokens: u32,
+    pub(crate) max_new_tokens: Option<u32>,
     /// Also record the hidden state after each layer
     #[arg(long)]
     pub(crate) hidden: bool,
@@ -48,7 +43,7 @@ pub(crate) struct Args {
     /// Threads within an operator [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// Written into the trace; greedy decoding draws nothing
+    /// Seed of generated problems, written into the trace; greedy decoding draws nothing
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// Throw away an interrupted recording or a finished trace at --out, and begin anew
@@ -77,12 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         });
     }
     let bars = Bars::default();
-    let mut problems = match &args.problems {
-        Some(path) => read_problems(path),
-        None => parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample")),
-    }
-    .map_err(ExecutorError::from)?;
-    problems.truncate(args.limit.map_or(usize::MAX, NonZeroUsize::get));
+    let items = args.items.load(args.seed, &args.model)?;
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
     // Only now, when a new recording can begin.
     if args.out.exists() {
@@ -90,15 +80,15 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             .map_err(|source| CliError::Io { path: args.out.clone(), source })?;
     }
     let leftover = if args.force { Leftover::Discard } else { Leftover::Resume };
-    into_trace(&mut model, &problems, args, leftover, &bars)?;
+    into_trace(&mut model, &items, args, leftover, &bars)?;
     news(&format!("trace written to {}", args.out.display()));
     Ok(Done::All)
 }
 
-/// Records `problems` into the trace that `args` names.
+/// Records `set` into the trace that `args` names.
 pub(crate) fn into_trace(
     model: &mut Model,
-    problems: &[Problem],
+    set: &ItemSet,
     args: &Args,
     leftover: Leftover,
     bars: &Bars,
@@ -111,16 +101,10 @@ pub(crate) fn into_trace(
         };
         news(&format!("running on {provider}: {reason}"));
     }
-    let items: Vec<RecordItem> = problems.iter().map(Problem::as_chat).collect();
-    let name = match &args.problems {
-        Some(path) => {
-            path.file_stem().map_or_else(|| "problems".into(), |stem| stem.to_string_lossy().into_owned())
-        }
-        None => "gsm8k-sample".to_owned(),
-    };
-    let digest = args.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
+    let max_new_tokens = args.max_new_tokens.unwrap_or(set.usual_new_tokens);
+    let digest = args.items.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
     let digest = digest.map_err(ExecutorError::from)?;
-    estimate(model, items.len(), args);
+    estimate(model, set.items.len(), max_new_tokens, args);
     let attention = match args.dtype {
         StoreDtype::F32 => Dtype::F32,
         StoreDtype::F16 => Dtype::F16,
@@ -128,7 +112,7 @@ pub(crate) fn into_trace(
     let plan = RecordPlan {
         open_loop: OpenLoop {
             chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
-            max_new_tokens: args.max_new_tokens,
+            max_new_tokens,
             fields: StoredFields { hidden: args.hidden, attention: Some(attention), lens: true, lens_top: 8 },
             prompt_lens: args.prompt_lens.map_or(PromptLens::Last, PromptLens::Every),
         },
@@ -137,16 +121,16 @@ pub(crate) fn into_trace(
             version: env!("CARGO_PKG_VERSION").to_owned(),
             revision: None,
         },
-        workload: WorkloadInfo { name, seed: args.seed, file_sha256: digest },
+        workload: WorkloadInfo { name: set.name.clone(), seed: args.seed, file_sha256: digest },
         seed: args.seed,
-        grader: Some(grade_last_number),
+        grader: Some(set.grader),
     };
-    record(model, &items, &plan, &args.out, leftover, bars)?;
+    record(model, &set.items, &plan, &args.out, leftover, bars)?;
     Ok(())
 }
 
 /// Says what will be written before anything runs.
-fn estimate(model: &Model, sequences: usize, args: &Args) {
+fn estimate(model: &Model, sequences: usize, max_new_tokens: u32, args: &Args) {
     let config = model.config();
     let scalars = config.layers * config.head_dim * (config.q_heads + 2 * config.kv_heads);
     let bytes = match args.dtype {
@@ -156,8 +140,7 @@ fn estimate(model: &Model, sequences: usize, args: &Args) {
     let hidden = if args.hidden { config.layers * config.hidden * 4 } else { 0 };
     let per_token = (scalars * bytes + hidden) as u64;
     news(&format!(
-        "recording {sequences} problems, up to {} new tokens each: {:.2} MB a token",
-        args.max_new_tokens,
+        "recording {sequences} problems, up to {max_new_tokens} new tokens each: {:.2} MB a token",
         output::megabytes(per_token)
     ));
 }

@@ -150,7 +150,11 @@ fn scenario_text(args: &Args) -> String {
 
 /// YAML spells what is no finite number in its own way; the scenario's checks refuse it.
 fn yaml_number(number: f64) -> String {
-    if number.is_finite() { number.to_string() } else { format!(".{number}").to_lowercase().replace(".-", "-.") }
+    if number.is_finite() {
+        number.to_string()
+    } else {
+        format!(".{number}").to_lowercase().replace(".-", "-.")
+    }
 }
 
 /// A JSON string is a YAML string.

@@ -1,5 +1,6 @@
 //! The figures, one a file. What several of them share is a noun of its own beside them.
 
+mod accuracy_vs_budget;
 mod behind;
 mod budget_curve;
 mod entropy_by_layer;
@@ -13,6 +14,7 @@ mod recall_by_step;
 mod recall_vs_budget;
 mod value_range;
 
+pub(crate) use accuracy_vs_budget::ACCURACY_VS_BUDGET;
 pub(crate) use entropy_by_layer::EntropyByLayer;
 pub(crate) use exit_cells::{ExitCell, exit_cells};
 pub(crate) use exit_layer_histogram::ExitLayerHistogram;

@@ -34,7 +34,7 @@ impl Figure for Occupancy {
     }
 
     fn place(&self) -> Place {
-        Place { section: Section::Eviction, rank: 3 }
+        Place { section: Section::Eviction, rank: 4 }
     }
 
     fn needs(&self) -> &'static [Need] {

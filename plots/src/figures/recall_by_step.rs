@@ -32,7 +32,7 @@ impl Figure for RecallByStep {
     }
 
     fn place(&self) -> Place {
-        Place { section: Section::Eviction, rank: 2 }
+        Place { section: Section::Eviction, rank: 3 }
     }
 
     fn needs(&self) -> &'static [Need] {

@@ -56,6 +56,26 @@ impl Column {
         self.len() == 0
     }
 
+    /// Adds the values of `other` when it is of the same kind.
+    fn extend(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Text(values), Self::Text(more)) => values.extend_from_slice(more),
+            (Self::Int(values), Self::Int(more)) => values.extend_from_slice(more),
+            (Self::Real(values), Self::Real(more)) => values.extend_from_slice(more),
+            (Self::Bool(values), Self::Bool(more)) => values.extend_from_slice(more),
+            _ => {}
+        }
+    }
+
+    fn extend_absent(&mut self, count: usize) {
+        match self {
+            Self::Text(values) => values.resize(values.len() + count, None),
+            Self::Int(values) => values.resize(values.len() + count, None),
+            Self::Real(values) => values.resize(values.len() + count, None),
+            Self::Bool(values) => values.resize(values.len() + count, None),
+        }
+    }
+
     /// The kind as a word: `text`, `int`, `real` or `bool`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -119,6 +139,34 @@ impl Table {
         }
         self.names.push(name.to_owned());
         self.columns.push(column);
+        Ok(())
+    }
+
+    /// Adds the rows of `other` at the end. A column that one of them lacks is absent there; new ones come last.
+    ///
+    /// # Errors
+    /// When a column holds different kinds of values in the two.
+    pub fn append(&mut self, other: &Self) -> Result<(), TableError> {
+        for (name, column) in self.names.iter().zip(&self.columns) {
+            if let Some(more) = other.column(name).filter(|more| more.kind() != column.kind()) {
+                return Err(other.mismatch(name, column.kind(), Some(more)));
+            }
+        }
+        let (here, there) = (self.rows(), other.rows());
+        for (name, column) in other.names.iter().zip(&other.columns) {
+            if self.column(name).is_none() {
+                self.names.push(name.clone());
+                let mut fresh = column.empty_like();
+                fresh.extend_absent(here);
+                self.columns.push(fresh);
+            }
+        }
+        for (name, column) in self.names.iter().zip(&mut self.columns) {
+            match other.column(name) {
+                Some(more) => column.extend(more),
+                None => column.extend_absent(there),
+            }
+        }
         Ok(())
     }
 
@@ -210,5 +258,27 @@ impl Table {
             Some(column) => TableError::Kind { column: name.to_owned(), expected, found: column.kind() },
             None => TableError::MissingColumn { column: name.to_owned(), known: self.names.clone() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appended_rows_keep_what_either_table_has() {
+        let table = |name: &str, values: &[i64]| {
+            let mut table = Table::new();
+            table.push(name, Column::Int(values.iter().map(|&v| Some(v)).collect())).unwrap();
+            table
+        };
+        let mut both = table("a", &[1, 2]);
+        both.append(&table("b", &[3])).unwrap();
+        assert_eq!(both.int("a").unwrap(), [Some(1), Some(2), None]);
+        assert_eq!(both.int("b").unwrap(), [None, None, Some(3)]);
+        let mut text = Table::new();
+        text.push("a", Column::Text(vec![None])).unwrap();
+        assert!(both.append(&text).is_err(), "kinds must agree");
+        assert_eq!(both.rows(), 3, "nothing was added");
     }
 }
