@@ -138,7 +138,8 @@ fn check_compares_digests_and_rows_say_synthetic() {
 fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
     let folder = with_trace();
     std::fs::write(folder.path().join("bad.yaml"), "id: s\nwhy: w\nevictoin: {}\n").unwrap();
-    std::fs::write(folder.path().join("exits.yaml"), "id: exits\nwhy: w\nexit: {theta: 1}\n").unwrap();
+    std::fs::write(folder.path().join("exits.yaml"), "id: exits\nwhy: w\nexit: {theta: 1, epsilon: 1}\n")
+        .unwrap();
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     for (args, code, parts) in [
         (&["replya"][..], 2, vec!["unrecognized subcommand", "replay"]),

@@ -10,5 +10,5 @@ mod gguf_files;
 mod parity;
 mod record;
 mod setup;
-mod support;
+pub(crate) mod support;
 mod tiny;

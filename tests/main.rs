@@ -7,6 +7,7 @@ mod cli;
 mod contract;
 mod engine;
 mod executor;
+mod fidelity;
 mod figures;
 mod golden;
 mod ledger;

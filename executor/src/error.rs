@@ -35,7 +35,7 @@ pub enum ExecutorError {
     /// A recording that cannot go on.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// An execution that cannot begin.
+    /// An execution that cannot begin or go on.
     #[error(transparent)]
     ClosedLoop(#[from] ClosedLoopError),
     /// A policy cannot decide.

@@ -14,7 +14,10 @@ use kvlab_sim::{
     types::{ModelShape, Pos, SeqIdx},
 };
 
-use super::live::{LiveHead, QueryRing};
+use super::{
+    ClosedLoopError,
+    live::{LiveHead, QueryRing},
+};
 use crate::{decode::Decoder, error::ExecutorError};
 
 /// One KV head of one layer.
@@ -82,8 +85,12 @@ impl<'a> Driver<'a> {
                 }
                 head.at.seen = seen;
                 let live = LiveHead::new(cache, queries, layer, kv_head);
-                let Eviction { kept, .. } =
-                    self.stack.evict(&live, head.at, &head.resident, head.capacity, self.seed)?;
+                let eviction = self.stack.evict(&live, head.at, &head.resident, head.capacity, self.seed);
+                if let Some((quantity, pos)) = live.missed() {
+                    let (policy, At { layer, head, .. }) = (self.stack.label().to_owned(), head.at);
+                    return Err(ClosedLoopError::NotAtHand { policy, quantity, layer, head, pos }.into());
+                }
+                let Eviction { kept, .. } = eviction?;
                 sets.push(KeptSet::of(&kept));
                 head.at.eviction += 1;
                 head.resident = kept;

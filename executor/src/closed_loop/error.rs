@@ -1,6 +1,10 @@
 //! What can be wrong with an execution besides the model and the policies.
 
-/// An execution that cannot begin.
+use kvlab_sim::types::{KvHead, LayerIdx, Pos};
+
+use crate::decode::Quantity;
+
+/// An execution that cannot begin or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClosedLoopError {
@@ -14,5 +18,21 @@ pub enum ClosedLoopError {
     NoEviction {
         /// Id of the scenario.
         scenario: String,
+    },
+    /// A policy asked for a vector that is evicted or was not remembered.
+    #[error(
+        "failed to evict with `{policy}`: {quantity} at position {pos} in layer {layer}, KV head {head} is not at hand"
+    )]
+    NotAtHand {
+        /// Label of the stack.
+        policy: String,
+        /// Which vector.
+        quantity: Quantity,
+        /// The layer.
+        layer: LayerIdx,
+        /// The KV head.
+        head: KvHead,
+        /// The position.
+        pos: Pos,
     },
 }

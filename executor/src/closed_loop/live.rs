@@ -1,13 +1,15 @@
 //! The live cache as policies see it: vectors by original position.
 //!
-//! A vector that is not at hand (an evicted key, a query outside the ring) reads as NaN: a policy that looks at it gets
-//! `PolicyError::NotANumber` with the place, and never a wrong number.
+//! A vector that is not at hand (an evicted key, a query outside the ring) reads as NaN and is remembered, so that the driver
+//! stops with the place: no policy decides on a wrong number.
+
+use std::cell::Cell;
 
 use kvlab_sim::{policy::HeadData, types::Pos};
 use ndarray::Axis;
 
 use crate::{
-    decode::{LayerCache, Pass},
+    decode::{LayerCache, Pass, Quantity},
     family::DecoderConfig,
 };
 
@@ -84,6 +86,7 @@ pub struct LiveHead<'a> {
     group: usize,
     /// What is not at hand reads as this, `[head_dim]`.
     absent: Vec<f32>,
+    missed: Cell<Option<(Quantity, Pos)>>,
 }
 
 impl<'a> LiveHead<'a> {
@@ -112,14 +115,28 @@ impl<'a> LiveHead<'a> {
             first_q_head: kv_head * group,
             group,
             absent: vec![f32::NAN; queries.head_dim],
+            missed: Cell::new(None),
         }
     }
 
-    fn row(&self, all: &'a [f32], pos: Pos) -> &[f32] {
+    /// The last vector that was asked for and was not at hand.
+    #[must_use]
+    pub fn missed(&self) -> Option<(Quantity, Pos)> {
+        self.missed.get()
+    }
+
+    fn or_absent<'s>(&'s self, row: Option<&'s [f32]>, quantity: Quantity, pos: Pos) -> &'s [f32] {
+        row.unwrap_or_else(|| {
+            self.missed.set(Some((quantity, pos)));
+            &self.absent
+        })
+    }
+
+    /// The row of `all` at `pos`, if it is resident.
+    fn row(&self, all: &'a [f32], pos: Pos) -> Option<&'a [f32]> {
         let width = self.absent.len();
         let slot = self.slot_of.get(pos.idx()).copied().flatten();
-        let row = slot.and_then(|slot| all.get(slot * width..(slot + 1) * width));
-        row.unwrap_or(&self.absent)
+        slot.and_then(|slot| all.get(slot * width..(slot + 1) * width))
     }
 }
 
@@ -129,15 +146,15 @@ impl HeadData for LiveHead<'_> {
     }
 
     fn key(&self, pos: Pos) -> &[f32] {
-        self.row(self.keys, pos)
+        self.or_absent(self.row(self.keys, pos), Quantity::Key, pos)
     }
 
     fn value(&self, pos: Pos) -> &[f32] {
-        self.row(self.values, pos)
+        self.or_absent(self.row(self.values, pos), Quantity::Value, pos)
     }
 
     fn query(&self, member: usize, pos: Pos) -> &[f32] {
         let row = self.queries.row(self.layer, self.first_q_head + member, pos.get());
-        row.unwrap_or(&self.absent)
+        self.or_absent(row, Quantity::Query, pos)
     }
 }

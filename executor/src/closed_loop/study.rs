@@ -215,6 +215,7 @@ fn is_of_the_cell(error: &ExecutorError) -> bool {
     matches!(
         error,
         ExecutorError::Policy(_)
+            | ExecutorError::ClosedLoop(ClosedLoopError::NotAtHand { .. })
             | ExecutorError::Decode(DecodeError::NonFinite { .. } | DecodeError::Logits { .. })
     )
 }
