@@ -1,7 +1,7 @@
 //! The closed loop: the simulator's policy objects on the cache of the running model.
 //!
 //! Data flow: a prompt is prefilled once ([`Prefix`]); each cell forks from there as a [`LiveRun`], which feeds tokens, shows
-//! the cache to the stack ([`LiveHead`]) and carries out its evictions ([`Driver`]); [`exec`] runs items × cells, freely or
+//! the cache to the stack ([`LiveHead`]) and carries out its evictions; [`exec`] runs items × cells, freely or
 //! teacher-forced, and writes rows of `arm = real`.
 //!
 //! The order of events at a step is that of the replay (`kvlab_sim::replay`), so that equal states give equal evictions.
@@ -27,5 +27,3 @@ pub use outcome::Footprint;
 pub use prefix::Prefix;
 pub use run::{LiveCell, LiveRun};
 pub use study::{ExecPlan, Mode, exec};
-
-use driver::Driver;

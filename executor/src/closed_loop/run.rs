@@ -5,7 +5,7 @@ use kvlab_sim::{
     types::{ModelShape, SeqIdx},
 };
 
-use super::{Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
+use super::{driver::Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
 use crate::{
     decode::{DecodeError, Decoder, Taps},
     error::ExecutorError,
