@@ -1,5 +1,6 @@
 //! Exit codes, and the one place that prints errors with hints.
 
+use crate::output::news;
 use kvlab_executor::ExecutorError;
 use kvlab_plots::PlotsError;
 use kvlab_sim::policy::PolicyError;
@@ -49,6 +50,8 @@ pub(crate) enum CliError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("failed to write to standard output: {0}")]
     Output(std::io::Error),
+    #[error("{}: {reason}", path.display())]
+    Invalid { path: PathBuf, reason: String },
     #[error("{} exists already", path.display())]
     Exists { path: PathBuf, remedy: &'static str },
 }
@@ -56,7 +59,7 @@ pub(crate) enum CliError {
 impl CliError {
     fn code(&self) -> u8 {
         match self {
-            Self::Exists { .. } => 2,
+            Self::Exists { .. } | Self::Invalid { .. } => 2,
             Self::Run(RunError::Engine(_) | RunError::Table(_) | RunError::Threads { .. })
             | Self::Output(_) => 1,
             _ => 3,
@@ -74,7 +77,6 @@ impl CliError {
 }
 
 /// Prints an error with its hint and turns the outcome into an exit code.
-#[expect(clippy::print_stderr, reason = "the one place that prints errors")]
 pub(crate) fn code(outcome: Result<Done, CliError>) -> ExitCode {
     match outcome {
         Ok(Done::All) => ExitCode::SUCCESS,
@@ -83,16 +85,16 @@ pub(crate) fn code(outcome: Result<Done, CliError>) -> ExitCode {
         // A reader that has seen enough (`kvlab list | head`) is no error.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            news(&format!("error: {error}"));
             let mut source = std::error::Error::source(&error);
             while let Some(cause) = source {
                 if !error.to_string().contains(&cause.to_string()) {
-                    eprintln!("  because: {cause}");
+                    news(&format!("  because: {cause}"));
                 }
                 source = cause.source();
             }
             if let Some(hint) = error.hint() {
-                eprintln!("  to mend it: {hint}");
+                news(&format!("  to mend it: {hint}"));
             }
             ExitCode::from(error.code())
         }

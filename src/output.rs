@@ -24,10 +24,9 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
-/// Writes a line of news to standard error.
-#[expect(clippy::print_stderr, reason = "news goes to standard error, here and nowhere else")]
+/// Writes a line of news to standard error. Nobody listening is no reason to lose the work.
 pub(crate) fn news(line: &str) {
-    eprintln!("{line}");
+    writeln!(std::io::stderr().lock(), "{line}").unwrap_or_default();
 }
 
 /// Writes `value` as indented JSON to standard output.

@@ -144,8 +144,10 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
     for (args, code, parts) in [
         (&["replya"][..], 2, vec!["unrecognized subcommand", "replay"]),
         (&["replay"], 2, vec!["<TRACE>"]),
-        (&["replay", "nowhere"], 3, vec!["nowhere"]),
-        (&["replay", "empty"], 3, vec!["empty"]),
+        (&["replay", "nowhere", "--theta", "1"], 3, vec!["nowhere"]),
+        (&["replay", "trace"], 2, vec!["--policy", "--theta"]),
+        (&["replay", "trace", "--policy", "snapkv", "--epsilon", "1"], 2, vec!["--theta"]),
+        (&["replay", "empty", "--theta", "1"], 3, vec!["empty"]),
         (&["replay", "trace", "--policy", "snapvk"], 3, vec!["`snapvk`", "did you mean `snapkv`?"]),
         (
             &["replay", "trace", "--policy", "snapkv", "--budget", "10"],
@@ -213,7 +215,10 @@ fn a_damaged_trace_is_refused_with_the_place_and_nothing_is_written() {
     let bytes = std::fs::read(&shard).unwrap();
     std::fs::write(&shard, &bytes[..bytes.len() - 7]).unwrap();
     let name = shard.file_name().unwrap().to_string_lossy().into_owned();
-    for args in [&["validate", "trace"][..], &["replay", "trace", "--out", "r"]] {
+    for args in [
+        &["validate", "trace"][..],
+        &["replay", "trace", "--policy", "snapkv", "--recent", "8", "--out", "r"],
+    ] {
         let output = kvlab(folder.path(), args);
         assert_eq!(output.status.code(), Some(3), "{args:?}");
         assert!(text(&output.stderr).contains(&name), "{}", text(&output.stderr));

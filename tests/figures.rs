@@ -54,6 +54,7 @@ fn a_picture_has_a_title_an_alternative_a_caption_and_a_table_behind_it() {
 #[test]
 fn the_first_word_of_a_caption_is_the_evidence() {
     let expected = [
+        ("accuracy-vs-budget", "Executed"),
         ("entropy-by-layer", "Recorded"),
         ("exit-layer-histogram", "Decision"),
         ("exit-threshold", "Decision"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{
     problems::{GSM8K_SAMPLE, Problem, ProblemError, grade_last_number, parse_problems, read_problems},
     record::{Graded, Grader, PromptForm, RecordItem},
-    workload::chain::{self, HINTS, Level, WORDINGS},
+    workload::chain::{self, HINTS, Level, Verdict, WORDINGS},
 };
 
 /// Items with a name and a grader.
@@ -64,6 +64,33 @@ impl ItemSet {
         }
     }
 
+    /// Judging: `count` problems of the `chain` workload with a shown solution, right and flawed ones in turn.
+    #[must_use]
+    pub fn chain_verify(level: Level, count: u32, seed: u64) -> Self {
+        let item = |index: u32| {
+            let problem = chain::problem(seed, level, u64::from(index));
+            let wording = WORDINGS[index as usize / 2 % WORDINGS.len()];
+            let is_right = index.is_multiple_of(2);
+            let shown = if is_right {
+                problem.solution(wording)
+            } else {
+                problem.flawed_solution(wording, u64::from(index))
+            };
+            RecordItem {
+                item: format!("chain-verify-{}-{seed}-{index}", level.id),
+                prompt: PromptForm::Text(chain::verify_prompt(&problem, wording, &shown)),
+                stops: Vec::new(),
+                expected_answer: Some(if is_right { "yes" } else { "no" }.to_owned()),
+            }
+        };
+        Self {
+            name: format!("chain-verify-{}", level.id),
+            items: (0..count).map(item).collect(),
+            grader: grade_verdict,
+            usual_new_tokens: 2,
+        }
+    }
+
     fn of_problems(name: &str, problems: &[Problem]) -> Self {
         let items = problems.iter().map(Problem::as_chat).collect();
         Self { name: name.to_owned(), items, grader: grade_last_number, usual_new_tokens: 160 }
@@ -73,6 +100,16 @@ impl ItemSet {
     pub fn truncate(&mut self, limit: usize) {
         self.items.truncate(limit.max(1));
     }
+}
+
+/// Grades by the verdict that the text begins with.
+fn grade_verdict(text: &str, expected: &str) -> Graded {
+    let answer = chain::parse_verdict(text).map(|verdict| match verdict {
+        Verdict::Yes => "yes".to_owned(),
+        Verdict::No => "no".to_owned(),
+    });
+    let correct = answer.as_deref() == Some(expected);
+    Graded { answer, correct }
 }
 
 /// Grades by the digit after the first `answer` and a name.

@@ -81,6 +81,20 @@ pub enum RecordError {
     /// There is nothing to record.
     #[error("failed to record: no prompt was given")]
     NoPrompts,
+    /// A prompt and its continuation do not fit into the model's context.
+    #[error(
+        "failed to record {item}: {prompt} prompt tokens and up to {new} new ones do not fit into a context of {context} tokens"
+    )]
+    TooLong {
+        /// The problem.
+        item: String,
+        /// Prompt tokens.
+        prompt: usize,
+        /// Most new tokens.
+        new: u32,
+        /// Positions that the model was made for.
+        context: usize,
+    },
     /// An interrupted recording was made of other prompts.
     #[error(
         "failed to continue the recording: its sequence {seq} is {found:?}, now it would be {expected:?}"
@@ -111,6 +125,11 @@ pub fn record(
         return Err(RecordError::NoPrompts.into());
     }
     let prompts = items.iter().map(|item| prompt(model, item)).collect::<Result<Vec<_>, _>>()?;
+    let (context, new) = (model.config().context, plan.open_loop.max_new_tokens);
+    if let Some(prompt) = prompts.iter().find(|prompt| prompt.tokens.len() + new as usize > context) {
+        let (item, prompt) = (prompt.item.clone(), prompt.tokens.len());
+        return Err(RecordError::TooLong { item, prompt, new, context }.into());
+    }
     let header = header(model, items, plan)?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
     let done = writer.finished().len();

@@ -1,10 +1,10 @@
 //! `kvlab exec`: a scenario's policies in the loop of the model.
 
 use super::items::ItemArgs;
-use super::runtime::{CHAIN, RuntimeArgs};
+use super::runtime::{self, CHAIN, RuntimeArgs};
 use super::study;
 use crate::exit::{CliError, Done};
-use crate::output::{self, Format, news};
+use crate::output::{self, Format};
 use crate::progress::Bars;
 use kvlab_executor::ExecutorError;
 use kvlab_executor::closed_loop::{ExecPlan, Mode, exec};
@@ -108,10 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     };
     plan.study().map_err(ExecutorError::from)?;
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    let runtime = model.runtime();
-    if let Some(reason) = &runtime.fallback_reason {
-        news(&format!("running on {:?}: {reason}", runtime.provider));
-    }
+    runtime::tell(&model);
     let results = exec(&mut model, &items, &plan, &bars)?;
     study::write(&results, &args.out, args.csv)?;
     output::table(&results.cells, SHOWN, args.format)?;

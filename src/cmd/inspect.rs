@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         return Ok(Done::All);
     }
     let shape = trace.shape();
-    let has = |field: &str| manifest.fields.iter().any(|known| known.name == field);
+    let has = |field: &str| manifest.fields.iter().any(|known| known.name.split('.').next() == Some(field));
     let serves = |names: &[&str]| {
         let missing: Vec<&str> = names.iter().copied().filter(|name| !has(name)).collect();
         if missing.is_empty() { "yes".to_owned() } else { format!("no, it has no {}", missing.join(", ")) }

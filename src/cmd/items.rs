@@ -34,6 +34,8 @@ pub(crate) enum Workload {
     Gsm8k,
     /// Generated multi-step arithmetic over named variables.
     Chain,
+    /// The same problems with a shown solution, right and flawed ones in turn: is it right?
+    ChainVerify,
 }
 
 fn level_ids() -> clap::builder::PossibleValuesParser {
@@ -53,9 +55,11 @@ impl ItemArgs {
         let mut set = match (&self.problems, self.workload.unwrap_or(usual)) {
             (Some(path), _) => ItemSet::of_file(path),
             (None, Workload::Gsm8k) => ItemSet::gsm8k_sample(),
-            (None, Workload::Chain) => {
+            (None, generated) => {
                 let level = Level::named(&self.level).unwrap_or(LEVELS[DEFAULT_LEVEL]);
-                Ok(ItemSet::chain(level, self.count.get(), seed))
+                let make =
+                    if generated == Workload::ChainVerify { ItemSet::chain_verify } else { ItemSet::chain };
+                Ok(make(level, self.count.get(), seed))
             }
         }
         .map_err(ExecutorError::from)?;

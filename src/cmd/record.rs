@@ -1,15 +1,15 @@
 //! `kvlab record`: a model and problems become a trace.
 
 use super::items::ItemArgs;
-use super::runtime::{CHAIN, RuntimeArgs};
+use super::runtime::{self, CHAIN, RuntimeArgs};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
 use kvlab_executor::problems::problem_file_sha256;
-use kvlab_executor::{ExecutorError, ItemSet, Model, OpenLoop, PromptLens, Provider, RecordPlan, record};
-use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
+use kvlab_executor::{ExecutorError, ItemSet, Model, OpenLoop, PromptLens, RecordPlan, record};
+use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, WorkloadInfo};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Run a model on problems and record what policies need: queries, keys, values, and logit-lens facts per layer.
 ///
@@ -65,24 +65,59 @@ pub(crate) enum StoreDtype {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    if args.out.exists() && !args.force {
-        return Err(CliError::Exists {
-            path: args.out.clone(),
-            remedy: "choose another --out, or give --force",
-        });
-    }
+    check_target(args)?;
     let bars = Bars::default();
     let items = args.items.load(args.seed, &args.model)?;
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    // Only now, when a new recording can begin.
-    if args.out.exists() {
-        std::fs::remove_dir_all(&args.out)
-            .map_err(|source| CliError::Io { path: args.out.clone(), source })?;
-    }
     let leftover = if args.force { Leftover::Discard } else { Leftover::Resume };
-    into_trace(&mut model, &items, args, leftover, &bars)?;
+    // The old trace steps aside, and comes back if there is no new one.
+    let aside = aside(&args.out);
+    let moved = |from: &Path, to: &Path| {
+        std::fs::rename(from, to).map_err(|source| CliError::Io { path: from.to_owned(), source })
+    };
+    let replaces = args.out.exists();
+    if replaces {
+        moved(&args.out, &aside)?;
+    }
+    let outcome = into_trace(&mut model, &items, args, leftover, &bars);
+    if replaces {
+        if outcome.is_ok() {
+            std::fs::remove_dir_all(&aside).map_err(|source| CliError::Io { path: aside, source })?;
+        } else {
+            moved(&aside, &args.out)?;
+        }
+    }
+    outcome?;
     news(&format!("trace written to {}", args.out.display()));
     Ok(Done::All)
+}
+
+/// Refuses a target that would be lost or could not be read afterwards: only a trace may be replaced, and only on demand.
+fn check_target(args: &Args) -> Result<(), CliError> {
+    let out = &args.out;
+    let refuse = |remedy| Err(CliError::Exists { path: out.clone(), remedy });
+    if out.extension().is_some_and(|extension| extension == "partial") {
+        let reason = "names ending in `.partial` are kept for unfinished recordings".to_owned();
+        return Err(CliError::Invalid { path: out.clone(), reason });
+    }
+    let Ok(meta) = out.symlink_metadata() else { return Ok(()) };
+    if !args.force {
+        return refuse("choose another --out, or give --force");
+    }
+    if !meta.is_dir() || Trace::open(out).is_err() || out.file_name().is_none() {
+        return refuse("it is no trace, so --force does not replace it: choose another --out");
+    }
+    if aside(out).exists() {
+        return refuse("a replaced trace is still beside it (`.replaced`): remove that one first");
+    }
+    Ok(())
+}
+
+/// Where a trace waits while another takes its place.
+fn aside(out: &Path) -> PathBuf {
+    let mut name = out.file_name().unwrap_or_default().to_owned();
+    name.push(".replaced");
+    out.with_file_name(name)
 }
 
 /// Records `set` into the trace that `args` names.
@@ -93,14 +128,7 @@ pub(crate) fn into_trace(
     leftover: Leftover,
     bars: &Bars,
 ) -> Result<(), CliError> {
-    let runtime = model.runtime();
-    if let Some(reason) = &runtime.fallback_reason {
-        let provider = match runtime.provider {
-            Provider::Cuda => "CUDA",
-            Provider::Cpu => "the CPU",
-        };
-        news(&format!("running on {provider}: {reason}"));
-    }
+    runtime::tell(model);
     let max_new_tokens = args.max_new_tokens.unwrap_or(set.usual_new_tokens);
     let digest = args.items.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
     let digest = digest.map_err(ExecutorError::from)?;

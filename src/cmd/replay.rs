@@ -15,6 +15,8 @@ use std::path::PathBuf;
 /// Lists multiply: every policy at every budget and seed, every theta with every epsilon. For more, write a scenario and
 /// use `kvlab sweep`.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(group = clap::ArgGroup::new("what").args(["policy", "theta"]).multiple(true).required(true))]
 #[command(
     after_help = "Examples:\n  kvlab replay kvlab-out/trace --policy snapkv,vase-attnv --budget 64,96 --seed 0,1\n  \
 kvlab replay kvlab-out/trace --theta 0.5,1,2 --epsilon 0.5\n  kvlab list policies   shows what --policy accepts"
@@ -44,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NATS,...")]
     theta: Vec<f64>,
     /// Largest entropy change between consecutive layers at exit, nats
-    #[arg(long, value_delimiter = ',', value_name = "NATS,...", default_value = "0.5")]
+    #[arg(long, requires = "theta", value_delimiter = ',', value_name = "NATS,...", default_value = "0.5")]
     epsilon: Vec<f64>,
     /// First zero-based layer whose entropy is looked at
     #[arg(long, default_value_t = 2)]
@@ -118,7 +120,7 @@ fn scenario_text(args: &Args) -> String {
     if let Some(limit) = args.limit {
         line(format!("source: {{limit: {limit}}}"));
     }
-    if !args.policy.is_empty() || args.theta.is_empty() {
+    if !args.policy.is_empty() {
         line("eviction:".to_owned());
         line(format!(
             "  budgets: {}\n  recent: {}\n  sinks: {}",

@@ -1,9 +1,10 @@
 //! The arguments of verbs that run a model.
 
 use crate::exit::CliError;
+use crate::output::news;
 use crate::progress::Bars;
 use kvlab_executor::setup::{SetupOptions, ensure_library, ensure_model};
-use kvlab_executor::{ExecutorError, LoadOptions, Model, ProviderChoice, embedded_model};
+use kvlab_executor::{ExecutorError, LoadOptions, Model, Provider, ProviderChoice, embedded_model};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -68,5 +69,17 @@ impl RuntimeArgs {
             Ep::Cpu => ProviderChoice::Cpu,
         };
         Ok(Model::load(&path, &options, bars)?)
+    }
+}
+
+/// Says what runs the model when that is not what was hoped for.
+pub(crate) fn tell(model: &Model) {
+    let runtime = model.runtime();
+    if let Some(reason) = &runtime.fallback_reason {
+        let provider = match runtime.provider {
+            Provider::Cuda => "CUDA",
+            Provider::Cpu => "the CPU",
+        };
+        news(&format!("running on {provider}: {reason}"));
     }
 }

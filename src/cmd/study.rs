@@ -61,6 +61,10 @@ pub(crate) fn run(
 
 /// Writes the tables and says where they are.
 pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<(), CliError> {
+    if folder.join("manifest.json").exists() {
+        let reason = "this folder holds a trace; result tables need one of their own".to_owned();
+        return Err(CliError::Invalid { path: folder.to_owned(), reason });
+    }
     let formats = if with_csv { Formats::ParquetAndCsv } else { Formats::Parquet };
     results::write(folder, results, formats)?;
     news(&format!("{} cells written to {}", results.cells.rows(), folder.display()));

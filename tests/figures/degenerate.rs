@@ -53,6 +53,7 @@ fn uniform(low: f64, high: f64) -> Results {
         let mut row = fixture::eviction_row(&cell, "snapkv", 64, value, 0.0, i64::try_from(at).ok());
         row.retain(|(name, _)| name != "attn_output_error");
         row.push(real("attn_output_error", value));
+        row.push(real("accuracy", value));
         cells.push(row);
         let exit = format!("x{at}");
         let mut row = vec![

@@ -108,6 +108,7 @@ pub(crate) fn manifest() -> ResultsManifest {
 fn eviction(cells: &mut Rows, series: &mut Rows, noise: &mut Noise) {
     let mut full = common("full00000000", "eviction", "full");
     full.extend(mean("attn_mass_recall", 1.0, 0.0));
+    full.extend(mean("accuracy", 0.95, 0.04));
     full.extend(mean("attn_output_error", 0.0, 0.0));
     full.extend(mean("mean_keep_ratio", 1.0, 0.0));
     full.extend([
@@ -187,6 +188,7 @@ fn eviction_cell(
         int("kv_byte_steps", (budget + 31) * 46_080 * 9_846),
     ]);
     row.extend(mean("attn_mass_recall", recall, 0.018 + 0.01 * noise.unit()));
+    row.extend(mean("accuracy", recall * recall, 0.05));
     row.extend(mean("attn_output_error", 0.9 * (1.0 - recall).powf(0.8), 0.02));
     row.extend(mean("mean_keep_ratio", (budget as f64 / 700.0).min(1.0), 0.01));
     row.extend(rate("boundary_tie_rate", 0.001, 55_000, 0.0005));

@@ -51,7 +51,7 @@ impl Figure for BudgetCurve {
     }
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
-        let all = runs::eviction_runs(results);
+        let all = runs::eviction_runs_with(results, self.metric);
         let palette = runs::palette(&all);
         let budgets = Reader::new(&results.cells, BUDGET);
         let x = if all.iter().any(|run| budgets.number(run.row).is_some()) { BUDGET } else { KEEP };

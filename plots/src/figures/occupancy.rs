@@ -42,7 +42,7 @@ impl Figure for Occupancy {
     }
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
-        let all = runs::eviction_runs(results);
+        let all = runs::eviction_runs_with(results, "kv_byte_steps");
         let palette = runs::palette(&all);
         let budget = runs::middle_budget(&all);
         let chosen = runs::at_budget(&all, budget);

@@ -40,7 +40,7 @@ impl Figure for RecallByStep {
     }
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
-        let all = runs::eviction_runs(results);
+        let all = runs::eviction_runs_with(results, "attn_mass_recall");
         let palette = runs::palette(&all);
         let budget = runs::middle_budget(&all);
         let chosen = runs::at_budget(&all, budget);

@@ -1,9 +1,9 @@
-//! The answer in about three sentences, with numbers from the tables. It never speaks of accuracy.
+//! The answer in a few sentences, with numbers from the tables. It speaks of accuracy only where rows were executed.
 
 use super::html::short;
 use crate::figures::{ExitCell, exit_cells};
 use crate::number::{count, percent, plain, significant};
-use crate::select::{Curve, Point, Reader, curves, runs};
+use crate::select::{Curve, Point, Reader, curves, distinct, runs};
 use kvlab_sim::results::Results;
 
 /// A next token that stays the same at that share of positions counts as safe enough to be quoted.
@@ -11,16 +11,60 @@ const AGREEMENT: f64 = 0.95;
 
 /// HTML sentences; at least one.
 pub(super) fn sentences(results: &Results) -> Vec<String> {
-    let found: Vec<String> = [eviction(results), exit(results)].into_iter().flatten().collect();
+    let found: Vec<String> =
+        [executed(results), eviction(results), exit(results)].into_iter().flatten().collect();
     if found.is_empty() {
         return vec!["No cell of this study has a number to answer with; see the findings below.".to_owned()];
     }
     found.into_iter().chain([reach(results)]).collect()
 }
 
+/// Who solves most with a policy in the loop, at the smallest and the largest budget. Nothing without executed rows.
+fn executed(results: &Results) -> Option<String> {
+    let values = Reader::new(&results.cells, "accuracy");
+    let all = runs::eviction_runs_with(results, "accuracy");
+    all.iter().find(|run| values.number(run.row).is_some())?;
+    let found = curves(&results.cells, &all, "accuracy", "budget_tokens");
+    let at = |x: Option<f64>| {
+        let mut here: Vec<(&Curve, &Point)> = found
+            .iter()
+            .flat_map(|curve| curve.points.iter().map(move |point| (curve, point)))
+            .filter(|(_, point)| point.x.map(f64::to_bits) == x.map(f64::to_bits))
+            .collect();
+        here.sort_by(|a, b| b.1.value.total_cmp(&a.1.value).then(a.0.label.cmp(&b.0.label)));
+        here
+    };
+    let mut text = "With the policies in the loop of the model (executed)".to_owned();
+    if let Some((curve, point)) = at(None).first() {
+        text.push_str(&format!(
+            ", {} solves a share of {} of the problems",
+            short(&curve.label, 60),
+            with_interval(point)
+        ));
+    }
+    let budgets = distinct(all.iter().filter_map(|run| run.budget));
+    let mut ends: Vec<f64> = budgets.first().into_iter().chain(budgets.last()).copied().collect();
+    ends.dedup_by(|a, b| a.total_cmp(b).is_eq());
+    for budget in ends {
+        let here = at(Some(budget));
+        let Some((best, first)) = here.first() else { continue };
+        text.push_str(&format!(
+            "; at C = {} the most is solved with <strong>{}</strong>, {}",
+            plain(budget, 4),
+            short(&best.label, 60),
+            with_interval(first)
+        ));
+        if let Some((last, point)) = here.last().filter(|_| here.len() > 1) {
+            text.push_str(&format!(", the least with {}, {}", short(&last.label, 60), with_interval(point)));
+        }
+    }
+    text.push('.');
+    Some(text)
+}
+
 /// Who keeps most attention mass at the smallest budget.
 fn eviction(results: &Results) -> Option<String> {
-    let all = runs::eviction_runs(results);
+    let all = runs::eviction_runs_with(results, "attn_mass_recall");
     let found = curves(&results.cells, &all, "attn_mass_recall", "budget_tokens");
     let points = || found.iter().flat_map(|curve| curve.points.iter().map(move |point| (curve, point)));
     let active = |point: &Point| point.untriggered < point.cells;
@@ -81,7 +125,7 @@ fn comparison(first: &Point, second: &Point) -> &'static str {
     match (first.interval, second.interval) {
         _ if first.value.total_cmp(&second.value).is_eq() => "The two are equal.",
         (Some((lo, _)), Some((_, hi))) if lo <= hi => {
-            "Their intervals overlap, so this study does not settle which of the two is better."
+            "Their intervals overlap; since both saw the same problems, only a paired comparison could still tell them apart."
         }
         (Some(_), Some(_)) => "Their intervals do not overlap.",
         _ => "There are no intervals to tell whether the difference is more than chance.",
@@ -157,10 +201,14 @@ fn reach(results: &Results) -> String {
     let models: Vec<String> = models.into_iter().map(|model| short(model, 60)).collect();
     let word = if sequences == 1 { "sequence" } else { "sequences" };
     format!(
-        "All of this rests on {} recorded {word} ({} tokens) of {}. It says what policies keep and skip; it does not say \
-         whether answers stay right.",
+        "All of this rests on {} recorded {word} ({} tokens) of {}. {}",
         count(sequences),
         count(i64::try_from(tokens).unwrap_or(i64::MAX)),
-        if models.is_empty() { "an unnamed model".to_owned() } else { models.join(", ") }
+        if models.is_empty() { "an unnamed model".to_owned() } else { models.join(", ") },
+        if Reader::new(&results.cells, "accuracy").has_any() {
+            "Decisions and proxies say what policies keep and skip; only the executed rows say whether answers stay right."
+        } else {
+            "It says what policies keep and skip; it does not say whether answers stay right."
+        }
     )
 }

@@ -37,12 +37,25 @@ const VARIANTS: &[(&str, &str)] = &[
 
 /// The finished cells of study `eviction`, in table order.
 pub(crate) fn eviction_runs(results: &Results) -> Vec<Run> {
+    runs_in(results, |_| true)
+}
+
+/// Those of them that have a value of `metric`; all of them when none has. Cells that say nothing about the metric (executed
+/// ones about a proxy, say) then need not be told apart from those that do.
+pub(crate) fn eviction_runs_with(results: &Results, metric: &str) -> Vec<Run> {
+    let values = Reader::new(&results.cells, metric);
+    let runs = runs_in(results, |row| values.number(row).is_some());
+    if runs.is_empty() { eviction_runs(results) } else { runs }
+}
+
+fn runs_in(results: &Results, is_wanted: impl Fn(usize) -> bool) -> Vec<Run> {
     let cells = &results.cells;
     let column = |name| Reader::new(cells, name);
     let (study, cell, policy) = (column("study"), column("cell"), column("policy"));
     let (budget, evictions) = (column("budget_tokens"), column("evictions"));
     let mut runs: Vec<Run> = (0..cells.rows())
         .filter(|&row| finished(cells, row) && study.text(row).is_none_or(|study| study == "eviction"))
+        .filter(|&row| is_wanted(row))
         .filter_map(|row| {
             let policy = policy.text(row)?.to_owned();
             Some(Run {

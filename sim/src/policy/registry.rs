@@ -34,8 +34,13 @@ pub const SCHEDULES: &[Entry<dyn Schedule>] =
     &[schedule::end_of_prefill::ENTRY, schedule::every_n::ENTRY, schedule::never::ENTRY];
 
 /// Score policies.
-pub const SCORES: &[Entry<dyn Score>] =
-    &[score::kv_sketch::ENTRY, score::random::ENTRY, score::recency::ENTRY, score::window_mass::ENTRY];
+pub const SCORES: &[Entry<dyn Score>] = &[
+    score::kv_sketch::ENTRY,
+    score::narrow_value::ENTRY,
+    score::random::ENTRY,
+    score::recency::ENTRY,
+    score::window_mass::ENTRY,
+];
 
 /// Select policies.
 pub const SELECTS: &[Entry<dyn Select>] = &[select::top_k::ENTRY, select::weighted_sample::ENTRY];

@@ -72,7 +72,10 @@ fn cell(
         outcomes.iter().flat_map(|o| &o.layers_run).flat_map(|run| run.to_le_bytes()).collect();
     row.text("log_digest", &sha256_hex(&log)[..16]);
     let finding = match observed {
-        Some(observed) => lint::thresholds(&plan.params, &observed),
+        Some(observed) if lint::can_exit(&plan.params, context.shape.layers) => {
+            lint::thresholds(&plan.params, &observed)
+        }
+        Some(_) => Some(lint::too_patient(&plan.params, context.shape.layers)),
         None => Some(lint::nothing_observed(plan.params.min_layer, context.shape.layers)),
     };
     if let Some(finding) = finding {

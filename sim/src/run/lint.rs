@@ -69,6 +69,19 @@ pub(super) fn thresholds(params: &Params, observed: &Observed) -> Option<String>
     (!findings.is_empty()).then(|| findings.join("; "))
 }
 
+/// Whether an exit before the last layer is possible at all.
+pub(super) fn can_exit(params: &Params, layers: u16) -> bool {
+    u32::from(params.min_layer) + u32::from(params.patience) + 1 < u32::from(layers)
+}
+
+/// The note on a policy whose earliest exit is the last layer or later.
+pub(super) fn too_patient(params: &Params, layers: u16) -> String {
+    let Params { min_layer, patience, .. } = *params;
+    format!(
+        "theta is unreachable: with min_layer {min_layer} and patience {patience} no exit is possible before the last of {layers} layers"
+    )
+}
+
 /// The note on thresholds that no entropy is compared with.
 pub(super) fn nothing_observed(min_layer: u16, layers: u16) -> String {
     format!(

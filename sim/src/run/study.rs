@@ -157,7 +157,12 @@ fn in_pool(
             why: scenario.why.clone(),
             scenario_digest: sha256_hex(scenario.text.as_bytes()),
             scenario_text: scenario.text.clone(),
-            sources: vec![info],
+            // What was read, not what there is.
+            sources: vec![SourceInfo {
+                sequences: u32::try_from(sequences.len()).unwrap_or(u32::MAX),
+                tokens: sequences.iter().map(|meta| u64::from(meta.len)).sum(),
+                ..info
+            }],
             command: options.command.clone(),
         },
         cells: cells_table(&cells)?,

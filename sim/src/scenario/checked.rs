@@ -164,7 +164,7 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
     if raw.eviction.is_none() && raw.exit.is_none() {
         return Err(ScenarioErrorKind::Empty);
     }
-    Ok(Scenario {
+    let scenario = Scenario {
         id: raw.id,
         why: raw.why.trim().to_owned(),
         limit: raw.source.limit,
@@ -172,7 +172,31 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
         eviction: raw.eviction.map(eviction).transpose()?,
         exit: raw.exit.map(exit).transpose()?,
         text: text.to_owned(),
-    })
+    };
+    let cells = scenario.cells_at_most();
+    if cells > MOST_CELLS {
+        return Err(value("the study", &format!("{cells} cells"), &format!("at most {MOST_CELLS} cells")));
+    }
+    Ok(scenario)
+}
+
+/// Cells that a study may have: beyond, tables and figures stop being readable long before memory ends.
+const MOST_CELLS: u64 = 200_000;
+
+impl Scenario {
+    /// An upper bound on the number of cells, without making them.
+    fn cells_at_most(&self) -> u64 {
+        let product = |parts: &[usize]| parts.iter().fold(1u64, |n, &part| n.saturating_mul(part as u64));
+        let eviction = self
+            .eviction
+            .as_ref()
+            .map_or(0, |study| product(&[study.policies.len(), study.budgets.len(), self.seeds.len()]));
+        let exit = self
+            .exit
+            .as_ref()
+            .map_or(0, |study| product(&[study.lenses.len(), study.theta.len(), study.epsilon.len()]));
+        eviction.saturating_add(exit)
+    }
 }
 
 fn value(path: &str, found: &str, accepted: &str) -> ScenarioErrorKind {
@@ -300,6 +324,16 @@ fn exit(raw: RawExit) -> Result<ExitStudy, ScenarioErrorKind> {
         if let Some(x) = grid.values().iter().find(|x| !(x.is_finite() && **x >= 0.0)) {
             return Err(value(path, &x.to_string(), "finite numbers, 0 or more"));
         }
+    }
+    for (path, values) in [("exit.theta", raw.theta.values()), ("exit.epsilon", raw.epsilon.values())] {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].total_cmp(&pair[1]).is_eq()) {
+            return Err(value(path, &format!("{} twice", pair[0]), "each value once"));
+        }
+    }
+    if raw.lens.len() > 2 || (raw.lens.len() == 2 && raw.lens[0] == raw.lens[1]) {
+        return Err(value("exit.lens", "a lens twice", "`final-norm`, `raw` or both"));
     }
     if raw.lens.is_empty() {
         return Err(value("exit.lens", "an empty list", "`final-norm`, `raw` or both"));

@@ -141,6 +141,11 @@ fn params<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawParams, D::Er
 
 /// Parses `text`, which came from `file`.
 pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError> {
+    if let Some(line) = too_deep(text) {
+        let reason = format!("more than {DEEPEST} opening brackets; a scenario needs a handful");
+        let kind = Box::new(ScenarioErrorKind::Syntax { line, column: 1, reason, hint: None });
+        return Err(ScenarioError { file: file.to_owned(), kind });
+    }
     serde_yaml::from_str(text).map_err(|error| {
         let (mut line, mut column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let reason = error.to_string();
@@ -154,6 +159,27 @@ pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError
         let kind = Box::new(ScenarioErrorKind::Syntax { line, column, reason, hint });
         ScenarioError { file: file.to_owned(), kind }
     })
+}
+
+/// The parser's time grows with the square of the nesting.
+const DEEPEST: usize = 200;
+
+/// The line on which brackets are open more than [`DEEPEST`] deep, if there is one.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut open = 0usize;
+    for (at, line) in text.lines().enumerate() {
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => open += 1,
+                b']' | b'}' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            if open > DEEPEST {
+                return Some(at + 1);
+            }
+        }
+    }
+    None
 }
 
 /// The key of "duplicate field `x`" or "duplicate entry with key \"x\"".

@@ -1,6 +1,7 @@
 //! Score policies: what a resident token is worth. Higher is kept.
 
 pub mod kv_sketch;
+pub mod narrow_value;
 pub mod random;
 pub mod recency;
 pub mod window_mass;
