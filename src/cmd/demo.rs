@@ -164,5 +164,5 @@ fn scenario_text(args: &Args, text: &str) -> String {
     let seeds = format!("seeds: [{}, {}, {}]", args.seed, args.seed + 1, args.seed + 2);
     let text = text.replace("seeds: [0, 1, 2]", &seeds);
     let short = if args.model == CHAIN { "budgets: [32, 48, 64]" } else { "budgets: [48, 64, 96]" };
-    if args.quick { text.replace("budgets: [64, 96, 128, 192]", short) } else { text }
+    if args.quick { text.replace("budgets: [96, 128, 160, 192]", short) } else { text }
 }
