@@ -226,6 +226,34 @@ fn a_damaged_trace_is_refused_with_the_place_and_nothing_is_written() {
     assert!(!folder.path().join("r").exists());
 }
 
+/// Nobody listening on standard error is no reason to lose the work, and only traces are ever replaced.
+#[test]
+fn a_full_standard_error_loses_nothing_and_force_spares_what_is_no_trace() {
+    let folder = with_trace();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_kvlab"))
+        .current_dir(folder.path())
+        .args(["replay", "trace", "--theta", "1", "--out", "r", "--format", "csv"])
+        .stdout(std::process::Stdio::null())
+        .stderr(full)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(folder.path().join("r/results.json").exists());
+    let precious = folder.path().join("precious");
+    std::fs::create_dir(&precious).unwrap();
+    std::fs::write(precious.join("thesis.txt"), "x").unwrap();
+    for out in ["precious", ".", "x.partial"] {
+        let output = kvlab(folder.path(), &["record", "--force", "--out", out]);
+        assert_eq!(output.status.code(), Some(2), "{out}: {}", text(&output.stderr));
+    }
+    assert!(precious.join("thesis.txt").exists() && folder.path().join("trace").exists());
+    let output = kvlab(folder.path(), &["replay", "trace", "--theta", "1", "--out", "trace"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let inspected = kvlab(folder.path(), &["inspect", "trace"]);
+    assert!(text(&inspected.stdout).contains("exit      yes"), "{}", text(&inspected.stdout));
+}
+
 /// H13: with a budget that no sequence exceeds the policy never triggers, equals the full cache, and says so.
 #[test]
 fn a_budget_above_the_length_says_that_the_policy_never_triggered() {

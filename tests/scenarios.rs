@@ -76,6 +76,20 @@ fn mistakes_are_named_with_file_line_and_column() {
 }
 
 #[test]
+fn sizes_depths_and_repeated_thresholds_are_refused_and_a_byte_order_mark_is_not() {
+    assert!(Scenario::parse(&format!("\u{feff}{VALID}"), "bom").is_ok());
+    let exit =
+        |theta: &str, epsilon: &str| format!("id: a\nwhy: b\nexit: {{theta: {theta}, epsilon: {epsilon}}}\n");
+    let wide = "{from: 0, to: 1, steps: 10000}";
+    assert!(refusal(&exit(wide, wide)).contains("100000000 cells; accepted: at most 200000 cells"));
+    assert!(refusal(&exit("[1, 2, 1]", "1")).contains("exit.theta is 1 twice"));
+    assert!(refusal(&exit("1", "[1, 1]")).contains("exit.epsilon is 1 twice"));
+    assert!(refusal(&exit("1", "1, lens: [raw, raw]")).contains("exit.lens is a lens twice"));
+    assert!(refusal(&"[".repeat(5000)).contains("more than 200 opening brackets"));
+    assert!(refusal(&"x ".repeat(5000)).len() < 700, "a file that is no scenario is not printed in full");
+}
+
+#[test]
 fn a_policy_that_fits_some_budgets_gives_skipped_cells_for_the_others() {
     let text = VALID.replace("[64]", "[16, 64]").replace("full", "snapkv");
     let plan = Scenario::parse(&text, "test").unwrap().plan(100);

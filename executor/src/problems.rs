@@ -93,6 +93,7 @@ pub fn problem_file_sha256(path: &Path) -> Result<String, ProblemError> {
 /// When a line is no problem, an id comes twice, or there is no problem at all.
 pub fn parse_problems(text: &str, path: &Path) -> Result<Vec<Problem>, ProblemError> {
     let mut problems: Vec<(usize, Problem)> = Vec::new();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut offset = 0;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         if !line.trim().is_empty() {

@@ -47,15 +47,20 @@ fn executed(results: &Results) -> Option<String> {
     ends.dedup_by(|a, b| a.total_cmp(b).is_eq());
     for budget in ends {
         let here = at(Some(budget));
-        let Some((best, first)) = here.first() else { continue };
+        let (Some((best, first)), Some((last, least))) = (here.first(), here.last()) else { continue };
+        let at = format!("; at C = {}", plain(budget, 4));
+        if here.len() > 1 && overlap(first, least) {
+            let (low, high) = (significant(least.value, 3), significant(first.value, 3));
+            text.push_str(&format!("{at} the policies cannot be told apart, {low} to {high}"));
+            continue;
+        }
         text.push_str(&format!(
-            "; at C = {} the most is solved with <strong>{}</strong>, {}",
-            plain(budget, 4),
+            "{at} the most is solved with <strong>{}</strong>, {}",
             short(&best.label, 60),
             with_interval(first)
         ));
-        if let Some((last, point)) = here.last().filter(|_| here.len() > 1) {
-            text.push_str(&format!(", the least with {}, {}", short(&last.label, 60), with_interval(point)));
+        if here.len() > 1 {
+            text.push_str(&format!(", the least with {}, {}", short(&last.label, 60), with_interval(least)));
         }
     }
     text.push('.');
@@ -121,10 +126,15 @@ fn with_interval(point: &Point) -> String {
     }
 }
 
+/// Whether the intervals of the better and the worse one overlap, where both have one.
+fn overlap(better: &Point, worse: &Point) -> bool {
+    matches!((better.interval, worse.interval), (Some((lo, _)), Some((_, hi))) if lo <= hi)
+}
+
 fn comparison(first: &Point, second: &Point) -> &'static str {
     match (first.interval, second.interval) {
         _ if first.value.total_cmp(&second.value).is_eq() => "The two are equal.",
-        (Some((lo, _)), Some((_, hi))) if lo <= hi => {
+        _ if overlap(first, second) => {
             "Their intervals overlap; since both saw the same problems, only a paired comparison could still tell them apart."
         }
         (Some(_), Some(_)) => "Their intervals do not overlap.",

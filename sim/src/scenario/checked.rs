@@ -306,7 +306,10 @@ fn policy(raw: RawPolicy, path: &str, study: &EvictionStudy) -> Result<PolicyCho
         }
     }
     match first {
-        Some(source) => Err(ScenarioErrorKind::Policy { path: path.to_owned(), source }),
+        Some(source) => {
+            let path = format!("{path} (`{}`)", choice.label);
+            Err(ScenarioErrorKind::Policy { path, source })
+        }
         None => Ok(choice),
     }
 }

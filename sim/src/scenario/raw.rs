@@ -146,6 +146,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError
         let kind = Box::new(ScenarioErrorKind::Syntax { line, column: 1, reason, hint: None });
         return Err(ScenarioError { file: file.to_owned(), kind });
     }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     serde_yaml::from_str(text).map_err(|error| {
         let (mut line, mut column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let reason = error.to_string();
@@ -156,6 +157,11 @@ pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError
             (line, column) = again;
         }
         let hint = key_hint(&reason);
+        // A file that is no scenario at all is not to be printed in full.
+        if let Some((end, _)) = reason.char_indices().nth(400) {
+            reason.truncate(end);
+            reason.push_str(" ...");
+        }
         let kind = Box::new(ScenarioErrorKind::Syntax { line, column, reason, hint });
         ScenarioError { file: file.to_owned(), kind }
     })
