@@ -276,16 +276,27 @@ eviction:
 ";
 
 fn executed(mode: Mode, scenario: &str) -> Result<Results, ExecutorError> {
+    executed_up_to(24, mode, scenario)
+}
+
+fn executed_up_to(max_new_tokens: u32, mode: Mode, scenario: &str) -> Result<Results, ExecutorError> {
     let mut model = Model::load(&golden_folder().join("export/qwen3"), &load_options(), &Quiet).unwrap();
     let scenario = Scenario::parse(scenario, "test").unwrap();
     let plan = ExecPlan {
         scenario: &scenario,
         mode,
-        max_new_tokens: 24,
+        max_new_tokens,
         chunk: NonZeroUsize::new(64).unwrap(),
         command: "kvlab exec".to_owned(),
     };
     exec(&mut model, &items(), &plan, &Quiet)
+}
+
+/// An answer that could run past the positions the model was made for is refused with the numbers, before anything runs.
+#[test]
+fn an_answer_longer_than_the_context_is_refused() {
+    let error = executed_up_to(u32::MAX, Mode::Free, SCENARIO).unwrap_err().to_string();
+    assert!(error.contains("4294967295 new ones do not fit into a context of"), "{error}");
 }
 
 fn number(results: &Results, column: &str, row: usize) -> f64 {

@@ -83,7 +83,7 @@ pub enum RecordError {
     NoPrompts,
     /// A prompt and its continuation do not fit into the model's context.
     #[error(
-        "failed to record {item}: {prompt} prompt tokens and up to {new} new ones do not fit into a context of {context} tokens"
+        "failed to run {item}: {prompt} prompt tokens and up to {new} new ones do not fit into a context of {context} tokens"
     )]
     TooLong {
         /// The problem.
@@ -125,10 +125,8 @@ pub fn record(
         return Err(RecordError::NoPrompts.into());
     }
     let prompts = items.iter().map(|item| prompt(model, item)).collect::<Result<Vec<_>, _>>()?;
-    let (context, new) = (model.config().context, plan.open_loop.max_new_tokens);
-    if let Some(prompt) = prompts.iter().find(|prompt| prompt.tokens.len() + new as usize > context) {
-        let (item, prompt) = (prompt.item.clone(), prompt.tokens.len());
-        return Err(RecordError::TooLong { item, prompt, new, context }.into());
+    for prompt in &prompts {
+        check_context(model, &prompt.item, prompt.tokens.len(), plan.open_loop.max_new_tokens)?;
     }
     let header = header(model, items, plan)?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
@@ -146,6 +144,15 @@ pub fn record(
         plan.open_loop.run(&mut decoder, codec, prompt, &judge, &mut writer, progress)?;
     }
     Ok(writer.finish()?)
+}
+
+/// Refuses a prompt that leaves no room for its continuation in the model's context.
+pub(crate) fn check_context(model: &Model, item: &str, prompt: usize, new: u32) -> Result<(), RecordError> {
+    let context = model.config().context;
+    if prompt.saturating_add(new as usize) > context {
+        return Err(RecordError::TooLong { item: item.to_owned(), prompt, new, context });
+    }
+    Ok(())
 }
 
 pub(crate) fn prompt(model: &Model, item: &RecordItem) -> Result<Prompt, TextError> {

@@ -128,7 +128,11 @@ pub fn exec(
     let plans = scenario.plan(model.shape()?.vocab).eviction;
     let prompts = items
         .iter()
-        .map(|item| Ok(record::prompt(model, item)?.tokens))
+        .map(|item| {
+            let tokens = record::prompt(model, item)?.tokens;
+            record::check_context(model, &item.item, tokens.len(), plan.max_new_tokens)?;
+            Ok(tokens)
+        })
         .collect::<Result<_, ExecutorError>>()?;
     let cells = plans
         .iter()
