@@ -38,7 +38,9 @@ pub use decode::{
 };
 pub use embedded::{EmbeddedError, embedded_model};
 pub use error::ExecutorError;
-pub use family::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, TinySpec};
+pub use family::{
+    DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, SlidingWindow, TinySpec,
+};
 pub use gguf::{GgufError, GgufErrorKind};
 pub use items::ItemSet;
 pub use model::{LoadOptions, Model, ModelIdentity};

@@ -95,6 +95,22 @@ pub enum RecordError {
         /// Positions that the model was made for.
         context: usize,
     },
+    /// A sequence is longer than the attention window of some layer.
+    #[error(
+        "failed to run {item}: {prompt} prompt tokens and up to {new} new ones are more than the {window} that layer {layer} attends to; policies take attention over all earlier tokens"
+    )]
+    BeyondWindow {
+        /// The problem.
+        item: String,
+        /// Prompt tokens.
+        prompt: usize,
+        /// Most new tokens.
+        new: u32,
+        /// Tokens that the layer attends to.
+        window: usize,
+        /// The first layer with that window.
+        layer: usize,
+    },
     /// An interrupted recording was made of other prompts.
     #[error(
         "failed to continue the recording: its sequence {seq} is {found:?}, now it would be {expected:?}"
@@ -146,11 +162,17 @@ pub fn record(
     Ok(writer.finish()?)
 }
 
-/// Refuses a prompt that leaves no room for its continuation in the model's context.
+/// Refuses a prompt that leaves no room for its continuation in the model's context, or in the window of its layers.
 pub(crate) fn check_context(model: &Model, item: &str, prompt: usize, new: u32) -> Result<(), RecordError> {
     let context = model.config().context;
     if prompt.saturating_add(new as usize) > context {
         return Err(RecordError::TooLong { item: item.to_owned(), prompt, new, context });
+    }
+    if let Some(sliding) = model.config().sliding_window
+        && prompt.saturating_add(new as usize) > sliding.tokens
+    {
+        let (window, layer) = (sliding.tokens, sliding.first_layer);
+        return Err(RecordError::BeyondWindow { item: item.to_owned(), prompt, new, window, layer });
     }
     Ok(())
 }

@@ -52,7 +52,10 @@ fn forward(
         ReferencePass { hidden: vec![], queries: vec![], keys: vec![], values: vec![], logits: vec![] };
     for layer in 0..config.layers {
         let layer_weights = weights.layer(layer)?;
-        let see = |head: usize, query: usize, key: usize| query == key || visible(layer, head, query, key);
+        let reach = config.window(layer).unwrap_or(usize::MAX);
+        let see = |head: usize, query: usize, key: usize| {
+            query == key || (query - key < reach && visible(layer, head, query, key))
+        };
         let states = attend(config, &layer_weights, &mut stream, &see);
         for token in &mut stream {
             feed_forward(config, &layer_weights, token);

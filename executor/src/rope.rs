@@ -12,6 +12,8 @@ use crate::family::{DecoderConfig, RopeScaling};
 pub(crate) struct Rope {
     /// Radians per position, `[head_dim / 2]`.
     frequencies: Vec<f32>,
+    /// Cosines and sines are multiplied by this.
+    attention_factor: f32,
 }
 
 impl Rope {
@@ -26,12 +28,18 @@ impl Rope {
         let frequencies = match &config.rope_scaling {
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|f| f / narrow(*factor)).collect(),
-            RopeScaling::PerFrequency { divisors } => {
+            RopeScaling::PerFrequency { divisors, .. } => {
                 plain.zip(divisors).map(|(f, divisor)| f / divisor).collect()
             }
+            RopeScaling::Yarn { .. } => yarn(config, plain),
             RopeScaling::Llama3 { .. } => plain.map(|f| llama3(f, &config.rope_scaling)).collect(),
         };
-        Self { frequencies }
+        let attention_factor = match &config.rope_scaling {
+            RopeScaling::Yarn { attention_factor, .. }
+            | RopeScaling::PerFrequency { attention_factor, .. } => narrow(*attention_factor),
+            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
+        };
+        Self { frequencies, attention_factor }
     }
 
     /// Cosines and sines, each `[q_pos, head_dim]`; both halves of a row are equal.
@@ -45,8 +53,9 @@ impl Rope {
             for _half in 0..2 {
                 for frequency in &self.frequencies {
                     let (s, c) = f64::from(position * frequency).sin_cos();
-                    cos.push(narrow(c));
-                    sin.push(narrow(s));
+                    // A factor of 1 changes nothing.
+                    cos.push(narrow(c) * self.attention_factor);
+                    sin.push(narrow(s) * self.attention_factor);
                 }
             }
         }
@@ -69,6 +78,28 @@ fn llama3(frequency: f32, scaling: &RopeScaling) -> f32 {
     let turns = original_context * plain / TAU;
     let ramp = ((turns - low) / (high - low)).clamp(0.0, 1.0);
     narrow((1.0 - ramp) * plain / factor + ramp * plain)
+}
+
+/// Frequencies with many turns in the original context are kept, those with few divided, with a ramp between. The ends of
+/// the ramp are whole indices, as in the reference implementation.
+#[expect(clippy::cast_precision_loss, reason = "heads are a few hundred wide")]
+fn yarn(config: &DecoderConfig, plain: impl Iterator<Item = f32>) -> Vec<f32> {
+    let RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } = config.rope_scaling else {
+        return plain.collect();
+    };
+    let width = config.head_dim as f64;
+    // The index whose frequency turns `turns` times in the original context.
+    let index_of =
+        |turns: f64| width * (original_context / (turns * TAU)).ln() / (2.0 * config.rope_theta.ln());
+    let low = index_of(beta_fast).floor().max(0.0);
+    let high = index_of(beta_slow).ceil().min(width - 1.0);
+    // Equal ends would divide by zero.
+    let span = if high > low { high - low } else { 0.001 };
+    let scaled = |(index, frequency): (usize, f32)| {
+        let divided = narrow(((index as f64 - low) / span).clamp(0.0, 1.0));
+        frequency / narrow(factor) * divided + frequency * (1.0 - divided)
+    };
+    plain.enumerate().map(scaled).collect()
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is what is wanted")]

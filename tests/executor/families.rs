@@ -30,11 +30,23 @@ fn features_that_are_not_done_are_refused_by_name() {
     let base = r#"{"model_type": "MT", "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2,
         "intermediate_size": 8, "vocab_size": 8, "rms_norm_eps": 1e-6 EXTRA}"#;
     let cases = [
-        ("gemma", "", "its family is \"gemma\"; supported are llama, qwen2, qwen3"),
-        ("llama", r#", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}"#, "rope scaling is yarn"),
+        ("gemma", "", "its family is \"gemma\"; supported are llama, mistral, phi3, qwen2, qwen3"),
+        ("llama", r#", "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}"#, "rope scaling is dynamic"),
+        ("llama", r#", "rope_scaling": {"rope_type": "yarn"}"#, "rope scaling factor is None"),
+        (
+            "phi3",
+            r#", "rope_scaling": {"rope_type": "longrope"}"#,
+            "original_max_position_embeddings is None",
+        ),
+        ("phi3", r#", "partial_rotary_factor": 0.75"#, "partial_rotary_factor is 0.75; supported is 1"),
+        (
+            "qwen2",
+            r#", "use_sliding_window": true, "sliding_window": 4, "layer_types": ["chunked_attention"]"#,
+            "layer_types is [\"chunked_attention\"]",
+        ),
+        ("mistral", r#", "sliding_window": 0"#, "sliding window: it is 0, accepted is 1 or more tokens"),
         ("llama", r#", "attention_bias": true"#, "attention_bias is true"),
         ("llama", r#", "hidden_act": "gelu""#, "the activation is gelu; supported is silu"),
-        ("qwen2", r#", "use_sliding_window": true"#, "use_sliding_window is true"),
         ("llama", r#", "num_key_value_heads": 3"#, "key-value heads: it is 3 for 2 query heads"),
         ("llama", r#", "head_dim": 5"#, "head width: it is 5, accepted is an even number"),
         ("llama", r#", "quantization_config": {}"#, "quantization_config is present"),
@@ -106,6 +118,56 @@ fn qwen2_with_biases_agrees_with_the_golden_pass() {
 #[test]
 fn qwen3_with_head_norms_agrees_with_the_golden_pass() {
     check_family("qwen3");
+}
+
+/// Smaller golden models: one pass, and in chunks with greedy decoding.
+fn check_small(name: &str) {
+    let folder = golden_folder().join("export/small").join(name);
+    let golden = Golden::open(&folder.join("golden.safetensors"));
+    let mut model = Model::load(&folder, &load_options(), &Quiet).unwrap();
+    let tokens = golden.ids("input_ids");
+    let (layers, hidden) = (model.config().layers, model.config().hidden);
+    let mut decoder = model.decoder().unwrap();
+    let pass = decoder.forward(&tokens, Taps::STATES).unwrap();
+    let error = worst(&decoder.logits(&pass).unwrap(), &golden.f32("logits"));
+    assert!(error < 1e-4, "logits: {error}");
+    let states = golden.f32("hidden_states");
+    let own = pass.hidden.as_ref().unwrap().as_slice().unwrap();
+    let row = tokens.len() * hidden;
+    let error = worst(&own[..(layers - 1) * row], &states[row..]);
+    assert!(error < 1e-4, "hidden: {error}");
+    let mut decoder = model.decoder().unwrap();
+    assert_eq!(decoder.generate(&tokens, chunk(5), 6, &|_| false).unwrap(), golden.ids("greedy_ids"));
+}
+
+#[test]
+fn mistral_with_a_window_agrees_with_the_golden_pass() {
+    check_small("mistral");
+}
+
+#[test]
+fn phi3_with_joined_projections_agrees_with_the_golden_pass() {
+    check_small("phi3");
+}
+
+#[test]
+fn phi3_with_longrope_agrees_with_the_golden_pass() {
+    check_small("phi3-longrope");
+}
+
+#[test]
+fn qwen2_with_a_window_from_some_layer_on_agrees_with_the_golden_pass() {
+    check_small("qwen2-window");
+}
+
+#[test]
+fn llama_with_yarn_agrees_with_the_golden_pass() {
+    check_small("llama-yarn");
+}
+
+#[test]
+fn llama_with_linear_scaling_agrees_with_the_golden_pass() {
+    check_small("llama-linear");
 }
 
 /// A copy of a golden folder with its weights written by `write`.

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use kvlab_executor::{
     ExecutorError, LensOptions, Model, OpenLoop, PromptForm, PromptLens, Quiet, RecordError, RecordItem,
-    RecordPlan, Taps, TinySpec, record,
+    RecordPlan, SlidingWindow, Taps, TinySpec, record,
 };
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
 use kvlab_sim::types::{LayerIdx, SeqIdx};
@@ -95,4 +95,24 @@ fn an_interrupted_recording_goes_on_with_the_same_prompts_only() {
     assert_eq!(resumed.digest, straight.digest);
     let error = record(&mut model, &[], &plan(), &target, Leftover::Refuse, &Quiet).unwrap_err();
     assert!(matches!(error, ExecutorError::Record(RecordError::NoPrompts)));
+}
+
+#[test]
+fn a_sequence_beyond_the_window_of_a_layer_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    // 12 prompt tokens and 6 new ones: 18 fit into 18 and not into 17.
+    for (tokens, fits) in [(18, true), (17, false)] {
+        let sliding_window = Some(SlidingWindow { tokens, first_layer: 2 });
+        let mut model = tiny(TinySpec { sliding_window, ..TinySpec::default() });
+        let done = record(&mut model, &[item("a", 3)], &plan(), &target, Leftover::Refuse, &Quiet);
+        if fits {
+            done.unwrap();
+            std::fs::remove_dir_all(&target).unwrap();
+            continue;
+        }
+        let ExecutorError::Record(error) = done.unwrap_err() else { panic!("another error") };
+        assert!(matches!(error, RecordError::BeyondWindow { window: 17, layer: 2, .. }), "{error}");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
 }

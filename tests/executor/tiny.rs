@@ -1,7 +1,7 @@
 //! The small random model: the executor against the naive pass, and against itself.
 
 use kvlab_executor::{
-    DecodeError, Decoder, Flow, LensOptions, Model, Pass, RawLens, Taps, TinySpec,
+    DecodeError, Decoder, Flow, LensOptions, Model, Pass, RawLens, SlidingWindow, Taps, TinySpec,
     reference::{ReferencePass, forward_tiny},
 };
 
@@ -50,13 +50,14 @@ fn check(decoder: &mut Decoder<'_>, pass: &Pass, expected: &ReferencePass) {
     }
 }
 
-fn specs() -> [TinySpec; 4] {
+fn specs() -> [TinySpec; 5] {
     let plain = TinySpec::default();
     [
         plain,
         TinySpec { seed: 2, q_heads: 6, layers: 2, ..plain },
         TinySpec { seed: 3, qkv_bias: true, ..plain },
         TinySpec { seed: 4, qk_norm: true, ..plain },
+        TinySpec { seed: 5, sliding_window: Some(SlidingWindow { tokens: 5, first_layer: 1 }), ..plain },
     ]
 }
 

@@ -126,27 +126,41 @@ impl LayerCache {
         Ok(())
     }
 
-    /// What is added to the scores of `new` queries per head of a group.
-    pub(super) fn bias(&self, group: usize, new: usize) -> Bias {
+    /// What is added to the scores of the queries at `new`, per head of a group. With a window, a query does not see keys that
+    /// are `window` or more positions back.
+    pub(super) fn bias(&self, group: usize, new: &[u32], window: Option<usize>) -> Bias {
         let past = self.slots();
-        let heads = if self.is_uniform() { 1 } else { self.positions.len() };
-        let mut data = Vec::with_capacity(heads * group * new * (past + new));
+        let count = new.len();
+        let heads = if self.shares_bias() && (window.is_none() || self.is_same_in_all_heads()) {
+            1
+        } else {
+            self.positions.len()
+        };
+        let reach = window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX);
+        let seen = |query: u32, key: u32| query - key < reach;
+        let mut data = Vec::with_capacity(heads * group * count * (past + count));
+        let bias = |is_seen: bool| if is_seen { 0.0 } else { f32::NEG_INFINITY };
         for head in &self.positions[..heads] {
             let begin = data.len();
-            for query in 0..new {
-                let hidden = |slot: &Option<u32>| if slot.is_some() { 0.0 } else { f32::NEG_INFINITY };
-                data.extend(head.iter().map(hidden));
-                data.extend((0..new).map(|key| if key <= query { 0.0 } else { f32::NEG_INFINITY }));
+            for (row, query) in new.iter().enumerate() {
+                data.extend(head.iter().map(|slot| bias(slot.is_some_and(|key| seen(*query, key)))));
+                let own = new.iter().enumerate();
+                data.extend(own.map(|(column, key)| bias(column <= row && seen(*query, *key))));
             }
             let end = data.len();
             for _repeat in 1..group {
                 data.extend_from_within(begin..end);
             }
         }
-        Bias { shape: [heads, group * new, past + new], data }
+        Bias { shape: [heads, group * count, past + count], data }
     }
 
-    /// The bias of this layer is that of any layer with the same number of slots.
+    /// All heads hold the same positions in the same slots.
+    fn is_same_in_all_heads(&self) -> bool {
+        self.positions.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    /// Without a window, the bias of this layer is that of any layer with the same number of slots.
     pub(super) fn shares_bias(&self) -> bool {
         self.is_uniform()
     }

@@ -67,10 +67,11 @@ impl<'a> Walk<'a> {
         let (count, group, width) = (self.pass.tokens.len(), config.group(), config.head_dim);
         let stored = &self.cache.layers()[layer];
         let slots = stored.slots();
-        let reusable = stored.shares_bias();
+        let window = config.window(layer);
+        let reusable = stored.shares_bias() && window.is_none();
         let bias = match self.bias.take() {
             Some((made_for, bias)) if reusable && made_for == slots => bias,
-            _ => stored.bias(group, count),
+            _ => stored.bias(group, &self.pass.positions, window),
         };
         let angles = [count, width];
         let inputs = [

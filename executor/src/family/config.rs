@@ -26,11 +26,36 @@ pub enum RopeScaling {
         /// Context length of the original training, in tokens.
         original_context: f64,
     },
-    /// One divisor per frequency, as some GGUF files give them.
+    /// YaRN: frequencies that turn often within the original context are kept, those that turn seldom are divided, and a
+    /// ramp over the index lies between (Peng et al. 2023, arXiv 2309.00071).
+    Yarn {
+        /// The divisor of the low frequencies.
+        factor: f64,
+        /// Context length of the original training, in tokens.
+        original_context: f64,
+        /// Frequencies with more turns than this are kept.
+        beta_fast: f64,
+        /// Frequencies with fewer turns than this are divided.
+        beta_slow: f64,
+        /// Cosines and sines are multiplied by this.
+        attention_factor: f64,
+    },
+    /// One divisor per frequency, as some GGUF files and `longrope` models give them.
     PerFrequency {
         /// Divisors, `[head_dim / 2]`.
         divisors: Vec<f32>,
+        /// Cosines and sines are multiplied by this.
+        attention_factor: f64,
     },
+}
+
+/// Attention to a window of recent tokens: a query at `p` sees keys at `p - tokens + 1 ..= p`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SlidingWindow {
+    /// Width of the window, the token itself included.
+    pub tokens: usize,
+    /// The first layer that has it; those before see everything.
+    pub first_layer: usize,
 }
 
 /// The shape of a decoder.
@@ -68,6 +93,10 @@ pub struct DecoderConfig {
     pub qkv_bias: bool,
     /// Queries and keys are normed per head before rotation.
     pub qk_norm: bool,
+    /// Projections lie in joined matrices in the file.
+    pub fused: bool,
+    /// Layers that see only recent tokens, if there are any.
+    pub sliding_window: Option<SlidingWindow>,
 }
 
 impl DecoderConfig {
@@ -87,6 +116,12 @@ impl DecoderConfig {
     #[must_use]
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// How many tokens back a query of `layer` sees, itself included; nothing when it sees all.
+    #[must_use]
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.sliding_window.filter(|window| layer >= window.first_layer).map(|window| window.tokens)
     }
 
     /// Refuses shapes that cannot be.
@@ -120,13 +155,36 @@ impl DecoderConfig {
         if !good(self.rms_eps) {
             return Err(ModelError::shape("RMS epsilon", self.rms_eps, "a number above 0"));
         }
-        if let RopeScaling::PerFrequency { divisors } = &self.rope_scaling
-            && (divisors.len() != self.head_dim / 2
-                || divisors.iter().any(|divisor| !good(f64::from(*divisor))))
-        {
-            let found = format!("{divisors:?}");
-            return Err(ModelError::shape("rope divisors", found, "half a head of numbers above 0"));
+        self.check_rope()?;
+        if self.sliding_window.is_some_and(|window| window.tokens == 0) {
+            return Err(ModelError::shape("sliding window", 0, "1 or more tokens"));
         }
         Ok(self)
+    }
+
+    fn check_rope(&self) -> Result<(), ModelError> {
+        let good = |value: f64| value.is_finite() && value > 0.0;
+        let numbers: &[(&'static str, f64)] = match &self.rope_scaling {
+            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => &[],
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => &[
+                ("rope factor", *factor),
+                ("original context", *original_context),
+                ("rope beta_fast", *beta_fast),
+                ("rope beta_slow", *beta_slow),
+                ("rope attention factor", *attention_factor),
+            ],
+            RopeScaling::PerFrequency { divisors, attention_factor } => {
+                let half = self.head_dim / 2;
+                if divisors.len() != half || divisors.iter().any(|divisor| !good(f64::from(*divisor))) {
+                    let found = format!("{divisors:?}");
+                    return Err(ModelError::shape("rope divisors", found, "half a head of numbers above 0"));
+                }
+                &[("rope attention factor", *attention_factor)]
+            }
+        };
+        match numbers.iter().find(|(_, value)| !good(*value)) {
+            Some((what, value)) => Err(ModelError::shape(what, value, "a number above 0")),
+            None => Ok(()),
+        }
     }
 }

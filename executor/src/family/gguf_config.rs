@@ -1,6 +1,6 @@
 //! [`DecoderConfig`] from the metadata of a GGUF file.
 
-use super::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling};
+use super::{DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, SlidingWindow};
 use crate::gguf::{GgufError, GgufFile};
 
 /// The family and shape of a GGUF file.
@@ -8,11 +8,11 @@ pub(crate) fn from_gguf(file: &GgufFile) -> Result<(&'static dyn Family, Decoder
     let key = "general.architecture";
     let architecture = file.optional_text(key)?.ok_or_else(|| file.missing(key))?;
     let family =
-        FAMILIES.iter().copied().find(|family| family.gguf_architecture() == architecture).ok_or_else(
+        FAMILIES.iter().copied().find(|family| family.gguf_architecture() == Some(architecture)).ok_or_else(
             || ModelError::UnsupportedFamily {
                 path: file.path().to_owned(),
                 found: architecture.to_owned(),
-                supported: FAMILIES.iter().map(|family| family.gguf_architecture()).collect(),
+                supported: FAMILIES.iter().filter_map(|family| family.gguf_architecture()).collect(),
             },
         )?;
     let keys = Keys { file, architecture };
@@ -54,6 +54,11 @@ pub(crate) fn from_gguf(file: &GgufFile) -> Result<(&'static dyn Family, Decoder
         tied: !file.tensors().contains_key("output.weight"),
         qkv_bias: family.has_qkv_bias(),
         qk_norm: family.has_qk_norm(),
+        fused: family.has_fused_projections(),
+        sliding_window: keys
+            .optional_count("attention.sliding_window")?
+            .filter(|tokens| *tokens > 0)
+            .map(|tokens| SlidingWindow { tokens, first_layer: 0 }),
     };
     Ok((family, config.checked()?))
 }
@@ -90,8 +95,16 @@ impl Keys<'_> {
     }
 
     fn rope_scaling(&self, family: &dyn Family) -> Result<RopeScaling, ModelError> {
+        if self.file.tensors().contains_key("rope_factors_short.weight") {
+            return Err(ModelError::UnsupportedFeature {
+                family: family.id(),
+                feature: "rope scaling",
+                found: "longrope (rope_factors_short.weight)".to_owned(),
+                supported: "none, linear, yarn, rope_freqs.weight; longrope from a Hugging Face folder",
+            });
+        }
         if let Some(divisors) = self.file.read("rope_freqs.weight")? {
-            return Ok(RopeScaling::PerFrequency { divisors: divisors.data });
+            return Ok(RopeScaling::PerFrequency { divisors: divisors.data, attention_factor: 1.0 });
         }
         let factor_key = self.name("rope.scaling.factor");
         match self.file.optional_text(&self.name("rope.scaling.type"))? {
@@ -101,12 +114,29 @@ impl Keys<'_> {
                     self.file.optional_number(&factor_key)?.ok_or_else(|| self.file.missing(&factor_key))?;
                 Ok(RopeScaling::Linear { factor })
             }
+            Some("yarn") => self.yarn(&factor_key),
             Some(other) => Err(ModelError::UnsupportedFeature {
                 family: family.id(),
                 feature: "rope scaling",
                 found: other.to_owned(),
-                supported: "none, linear, rope_freqs.weight",
+                supported: "none, linear, yarn, rope_freqs.weight",
             }),
         }
+    }
+
+    /// As llama.cpp reads it: the factor of cosines and sines is `attn_factor * (0.1 ln(factor) + 1)`.
+    #[expect(clippy::cast_precision_loss, reason = "contexts are below 2^53")]
+    fn yarn(&self, factor_key: &str) -> Result<RopeScaling, ModelError> {
+        let number = |key: &str| self.file.optional_number(&self.name(key));
+        let factor = self.file.optional_number(factor_key)?.ok_or_else(|| self.file.missing(factor_key))?;
+        let extra = number("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        let scale = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+        Ok(RopeScaling::Yarn {
+            factor,
+            original_context: self.count("rope.scaling.original_context_length")? as f64,
+            beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+            beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+            attention_factor: extra * scale,
+        })
     }
 }

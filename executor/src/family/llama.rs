@@ -16,8 +16,8 @@ impl Family for Llama {
         "Llama 2 and 3, SmolLM2 and everything else of that shape"
     }
 
-    fn gguf_architecture(&self) -> &'static str {
-        "llama"
+    fn gguf_architecture(&self) -> Option<&'static str> {
+        Some("llama")
     }
 
     fn hf_model_type(&self) -> &'static str {

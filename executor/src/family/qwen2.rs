@@ -15,8 +15,8 @@ impl Family for Qwen2 {
         "Qwen 2 and 2.5, and distillations into them"
     }
 
-    fn gguf_architecture(&self) -> &'static str {
-        "qwen2"
+    fn gguf_architecture(&self) -> Option<&'static str> {
+        Some("qwen2")
     }
 
     fn hf_model_type(&self) -> &'static str {
@@ -29,6 +29,10 @@ impl Family for Qwen2 {
 
     fn has_qk_norm(&self) -> bool {
         false
+    }
+
+    fn window_needs_flag(&self) -> bool {
+        true
     }
 
     fn gguf_row_order(&self) -> RowOrder {

@@ -15,8 +15,8 @@ impl Family for Qwen3 {
         "Qwen 3, dense"
     }
 
-    fn gguf_architecture(&self) -> &'static str {
-        "qwen3"
+    fn gguf_architecture(&self) -> Option<&'static str> {
+        Some("qwen3")
     }
 
     fn hf_model_type(&self) -> &'static str {
@@ -28,6 +28,10 @@ impl Family for Qwen3 {
     }
 
     fn has_qk_norm(&self) -> bool {
+        true
+    }
+
+    fn window_needs_flag(&self) -> bool {
         true
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It needs the ONNX Runtime library and nothing else. Its weights depend on the seed only.
 
-use super::{DecoderConfig, ModelError, RopeScaling};
+use super::{DecoderConfig, ModelError, RopeScaling, SlidingWindow};
 use crate::weights::{LayerWeights, WeightSource};
 
 /// What the small decoder looks like.
@@ -18,11 +18,13 @@ pub struct TinySpec {
     pub qkv_bias: bool,
     /// Queries and keys are normed per head.
     pub qk_norm: bool,
+    /// Layers that see only recent tokens.
+    pub sliding_window: Option<SlidingWindow>,
 }
 
 impl Default for TinySpec {
     fn default() -> Self {
-        Self { seed: 1, layers: 3, q_heads: 4, qkv_bias: false, qk_norm: false }
+        Self { seed: 1, layers: 3, q_heads: 4, qkv_bias: false, qk_norm: false, sliding_window: None }
     }
 }
 
@@ -47,6 +49,8 @@ impl TinySpec {
             tied: false,
             qkv_bias: self.qkv_bias,
             qk_norm: self.qk_norm,
+            fused: false,
+            sliding_window: self.sliding_window,
         }
     }
 

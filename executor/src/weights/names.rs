@@ -17,6 +17,10 @@ pub(crate) enum Part {
     Gate,
     Up,
     Down,
+    /// Queries, keys and values in one matrix.
+    JoinedAttention,
+    /// Gate and up in one matrix.
+    JoinedFfn,
 }
 
 /// A weight outside the layers.
@@ -71,6 +75,8 @@ fn gguf(part: Part) -> &'static str {
         Part::Gate => "ffn_gate.weight",
         Part::Up => "ffn_up.weight",
         Part::Down => "ffn_down.weight",
+        Part::JoinedAttention => "attn_qkv.weight",
+        Part::JoinedFfn => "ffn_up.weight",
     }
 }
 
@@ -90,5 +96,7 @@ fn hugging_face(part: Part) -> &'static str {
         Part::Gate => "mlp.gate_proj.weight",
         Part::Up => "mlp.up_proj.weight",
         Part::Down => "mlp.down_proj.weight",
+        Part::JoinedAttention => "self_attn.qkv_proj.weight",
+        Part::JoinedFfn => "mlp.gate_up_proj.weight",
     }
 }

@@ -100,10 +100,47 @@ impl FileWeights<'_> {
         let rows = heads * self.config.head_dim;
         let shape: Vec<usize> = std::iter::once(rows).chain(columns).collect();
         let data = self.part(layer, part, &shape)?;
-        Ok(match self.row_order {
+        Ok(self.in_half_split_order(data, heads))
+    }
+
+    fn in_half_split_order(&self, data: Vec<f32>, heads: usize) -> Vec<f32> {
+        match self.row_order {
             RowOrder::HalfSplit => data,
             RowOrder::Interleaved => half_split_rows(&data, heads, self.config.head_dim),
-        })
+        }
+    }
+
+    /// Query, key and value matrix.
+    fn projections(&self, layer: usize) -> Result<[Vec<f32>; 3], ModelError> {
+        let config = self.config;
+        let (hidden, q, kv) = (config.hidden, config.q_width(), config.kv_width());
+        if !config.fused {
+            return Ok([
+                self.rotated_part(layer, Part::Query, config.q_heads, Some(hidden))?,
+                self.rotated_part(layer, Part::Key, config.kv_heads, Some(hidden))?,
+                self.part(layer, Part::Value, &[kv, hidden])?,
+            ]);
+        }
+        let mut query = self.part(layer, Part::JoinedAttention, &[q + 2 * kv, hidden])?;
+        let mut key = query.split_off(q * hidden);
+        let value = key.split_off(kv * hidden);
+        Ok([
+            self.in_half_split_order(query, config.q_heads),
+            self.in_half_split_order(key, config.kv_heads),
+            value,
+        ])
+    }
+
+    /// Gate and up matrix.
+    fn gate_and_up(&self, layer: usize) -> Result<[Vec<f32>; 2], ModelError> {
+        let (hidden, ffn) = (self.config.hidden, self.config.ffn);
+        if !self.config.fused {
+            let gate = self.part(layer, Part::Gate, &[ffn, hidden])?;
+            return Ok([gate, self.part(layer, Part::Up, &[ffn, hidden])?]);
+        }
+        let mut gate = self.part(layer, Part::JoinedFfn, &[2 * ffn, hidden])?;
+        let up = gate.split_off(ffn * hidden);
+        Ok([gate, up])
     }
 
     fn qkv_bias(&self, layer: usize) -> Result<Vec<f32>, ModelError> {
@@ -119,6 +156,8 @@ impl WeightSource for FileWeights<'_> {
     fn layer(&self, layer: usize) -> Result<LayerWeights, ModelError> {
         let config = self.config;
         let (hidden, ffn) = (config.hidden, config.ffn);
+        let [query, key, value] = self.projections(layer)?;
+        let [gate, up] = self.gate_and_up(layer)?;
         let head = [config.head_dim];
         let norms = || {
             let query = self.part(layer, Part::QueryNorm, &head)?;
@@ -126,15 +165,15 @@ impl WeightSource for FileWeights<'_> {
         };
         Ok(LayerWeights {
             attention_norm: self.part(layer, Part::AttentionNorm, &[hidden])?,
-            query: self.rotated_part(layer, Part::Query, config.q_heads, Some(hidden))?,
-            key: self.rotated_part(layer, Part::Key, config.kv_heads, Some(hidden))?,
-            value: self.part(layer, Part::Value, &[config.kv_width(), hidden])?,
+            query,
+            key,
+            value,
             qkv_bias: config.qkv_bias.then(|| self.qkv_bias(layer)).transpose()?,
             qk_norm: config.qk_norm.then(norms).transpose()?,
             output: self.part(layer, Part::Output, &[hidden, config.q_width()])?,
             ffn_norm: self.part(layer, Part::FfnNorm, &[hidden])?,
-            gate: self.part(layer, Part::Gate, &[ffn, hidden])?,
-            up: self.part(layer, Part::Up, &[ffn, hidden])?,
+            gate,
+            up,
             down: self.part(layer, Part::Down, &[hidden, ffn])?,
         })
     }
