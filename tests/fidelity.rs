@@ -10,8 +10,8 @@ use kvlab_executor::closed_loop::{
     exec, force, generate,
 };
 use kvlab_executor::{
-    ExecutorError, Graded, ItemSet, Model, OpenLoop, PromptForm, PromptLens, Quantity, Quiet, RecordItem,
-    RecordPlan, Taps, TinySpec, record,
+    ExecutorError, Graded, ItemSet, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, Quantity, Quiet,
+    RecordItem, RecordPlan, Taps, TinySpec, record,
 };
 use kvlab_sim::policy::compose::{Knobs, Stack};
 use kvlab_sim::policy::{HeadData, RawParams, registry};
@@ -70,6 +70,7 @@ fn without_evictions_the_loop_gives_the_full_caches_tokens() {
 
 fn recorded(model: &mut Model, folder: &Path) -> Trace {
     let plan = RecordPlan {
+        weights: PlannedWeights::default(),
         open_loop: OpenLoop {
             chunk: chunk(16),
             max_new_tokens: NEW,

@@ -8,3 +8,4 @@ mod mutation;
 mod recording;
 mod round_trip;
 mod support;
+mod weights;

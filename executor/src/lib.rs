@@ -46,6 +46,6 @@ pub use items::ItemSet;
 pub use model::{LoadOptions, Model, ModelIdentity};
 pub use open_loop::{Judge, OpenLoop, Prompt, PromptLens, RecordSink};
 pub use progress::{Progress, Quiet};
-pub use record::{Graded, Grader, PromptForm, RecordError, RecordItem, RecordPlan, record};
+pub use record::{Graded, Grader, PlannedWeights, PromptForm, RecordError, RecordItem, RecordPlan, record};
 pub use runtime::{Provider, ProviderChoice, RuntimeError, RuntimeReport};
 pub use text::{ChatMessage, ChatTemplate, TextCodec, TextError};

@@ -19,7 +19,7 @@ use crate::{
     runtime::{ProviderChoice, Runtime, RuntimeReport},
     setup::{LibraryFile, sha256_of_bytes, sha256_of_file},
     text::{ChatTemplate, TextCodec, TextError, Texts, folder_texts, gguf_texts},
-    weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile},
+    weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource},
 };
 
 const SUPPORTED_INPUTS: &str =
@@ -71,6 +71,18 @@ pub struct Model {
     template: Option<ChatTemplate>,
     name: String,
     weight_files: Vec<PathBuf>,
+    origin: Origin,
+}
+
+/// Where the weights can be read again.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// A GGUF file.
+    Gguf(PathBuf),
+    /// A Hugging Face folder.
+    Folder(PathBuf),
+    /// They are made in code.
+    Tiny(TinySpec),
 }
 
 impl Model {
@@ -106,7 +118,8 @@ impl Model {
         let engine = Engine::build(&config, &spec.weights(), &runtime, options, &crate::progress::Quiet)?;
         let name = config.name.clone().unwrap_or_default();
         let report = runtime.report().clone();
-        Ok(Self { engine, report, codec: None, template: None, name, weight_files: Vec::new() })
+        let origin = Origin::Tiny(spec);
+        Ok(Self { engine, report, codec: None, template: None, name, weight_files: Vec::new(), origin })
     }
 
     fn load_gguf(path: &Path, options: &LoadOptions, progress: &dyn Progress) -> Result<Self, ExecutorError> {
@@ -161,7 +174,9 @@ impl Model {
         let own = if file.path().is_dir() { file.path().file_name() } else { file.path().file_stem() };
         let name = own.map_or_else(|| "unnamed".to_owned(), |own| own.to_string_lossy().into_owned());
         let report = runtime.report().clone();
-        Ok(Self { engine, report, codec: texts.codec, template: texts.template, name, weight_files })
+        let path = file.path().to_owned();
+        let origin = if path.is_dir() { Origin::Folder(path) } else { Origin::Gguf(path) };
+        Ok(Self { engine, report, codec: texts.codec, template: texts.template, name, weight_files, origin })
     }
 
     /// The shape of the model.
@@ -227,6 +242,38 @@ impl Model {
             tokenizer_sha256: self.codec.as_ref().map(|codec| codec.digest().to_owned()),
             graph_sha256: self.engine.graph_sha256.clone(),
         })
+    }
+
+    /// Opens the weights once more and hands them to `read`. The sessions keep their own copies.
+    pub(crate) fn with_weights<T>(
+        &self,
+        read: impl FnOnce(&dyn WeightSource) -> Result<T, ExecutorError>,
+    ) -> Result<T, ExecutorError> {
+        let config = &self.engine.config;
+        match &self.origin {
+            Origin::Tiny(spec) => read(&spec.weights()),
+            Origin::Folder(path) => {
+                let file = SafetensorsTensors::open(path)?;
+                read(&FileWeights { file: &file, config, row_order: RowOrder::HalfSplit })
+            }
+            Origin::Gguf(path) => {
+                let file = GgufFile::open(path).map_err(ModelError::from)?;
+                let row_order = family::from_gguf(&file)?.0.gguf_row_order();
+                read(&FileWeights { file: &GgufTensors(&file), config, row_order })
+            }
+        }
+    }
+
+    /// Radians by which one position turns each pair of channels, `[head_dim / 2]`, scaling applied.
+    #[must_use]
+    pub fn rope_frequencies(&self) -> &[f32] {
+        self.engine.rope.frequencies()
+    }
+
+    /// What cosines and sines of the rotation are multiplied by.
+    #[must_use]
+    pub fn rope_scaling(&self) -> f32 {
+        self.engine.rope.attention_factor()
     }
 
     /// An empty cache for a sequence on this model.

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use kvlab_sim::{
     trace::{
-        DecodingInfo, FinishedTrace, KeyState, Leftover, ModelInfo, RopeInfo, RuntimeInfo, SequenceEnd,
-        ToolInfo, TraceHeader, TraceWriter, WorkloadInfo,
+        DecodingInfo, Dtype, FinishedTrace, KeyState, Leftover, ModelInfo, NormInfo, RopeInfo, RuntimeInfo,
+        SequenceEnd, StoredWeights, ToolInfo, TraceHeader, TraceWriter, Weight, WorkloadInfo,
     },
     types::ModelShape,
 };
@@ -72,6 +72,17 @@ pub struct RecordPlan {
     pub seed: u64,
     /// How answers are graded.
     pub grader: Option<Grader>,
+    /// Which weights of the model go into the trace.
+    pub weights: PlannedWeights,
+}
+
+/// Weights of the model that go into a trace, with their storage type, `F32` or `F16`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PlannedWeights {
+    /// The output matrix of every attention.
+    pub w_o: Option<Dtype>,
+    /// The final norm and the unembedding.
+    pub head: Option<Dtype>,
 }
 
 /// A recording that cannot go on.
@@ -154,12 +165,35 @@ pub fn record(
             return Err(RecordError::OtherPrompts { seq, found, expected }.into());
         }
     }
+    write_weights(model, &mut writer)?;
     for (item, prompt) in items.iter().zip(&prompts).skip(done) {
         let judge = |text: Option<&str>| graded(item, plan.grader, text);
         let (mut decoder, codec) = model.decoder_and_codec()?;
         plan.open_loop.run(&mut decoder, codec, prompt, &judge, &mut writer, progress)?;
     }
     Ok(writer.finish()?)
+}
+
+/// Copies the weights that the trace is to hold, a matrix at a time.
+fn write_weights(model: &Model, writer: &mut TraceWriter) -> Result<(), ExecutorError> {
+    let missing = writer.missing_weights();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    model.with_weights(|weights| {
+        for weight in missing {
+            let values = match weight {
+                Weight::WO(layer) => weights.layer(layer.idx())?.output,
+                Weight::FinalNorm => weights.final_norm()?,
+                Weight::Unembedding => match weights.head()? {
+                    Some(head) => head,
+                    None => weights.embedding()?,
+                },
+            };
+            writer.put_weight(weight, &values)?;
+        }
+        Ok(())
+    })
 }
 
 /// Refuses a prompt that leaves no room for its continuation in the model's context, or in the window of its layers.
@@ -210,7 +244,7 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
         synthetic: None,
         tool: plan.tool.clone(),
         shape: shape(config)?,
-        rope: Some(rope_info(config)),
+        rope: Some(rope_info(model)),
         runtime: Some(runtime_info(model.runtime())),
         model: model_info(config, identity, model.source_file()),
         decoding: DecodingInfo {
@@ -222,6 +256,11 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
         seed: plan.seed,
         shard_tokens: TraceHeader::SHARD_TOKENS,
         fields: plan.open_loop.fields,
+        weights: StoredWeights {
+            w_o: plan.weights.w_o,
+            final_norm: plan.weights.head.map(|_| NormInfo { kind: "rms".to_owned(), eps: config.rms_eps }),
+            unembedding: plan.weights.head,
+        },
     })
 }
 
@@ -242,12 +281,20 @@ pub(crate) fn shape(config: &DecoderConfig) -> Result<ModelShape, ModelError> {
     })
 }
 
-fn rope_info(config: &DecoderConfig) -> RopeInfo {
+fn rope_info(model: &Model) -> RopeInfo {
+    let config = model.config();
     let scaling = match &config.rope_scaling {
         RopeScaling::None => None,
         other => Some(json(other)),
     };
-    RopeInfo { style: "rotate-half".to_owned(), theta: config.rope_theta, scaling, keys: KeyState::PostRope }
+    RopeInfo {
+        style: "rotate-half".to_owned(),
+        theta: config.rope_theta,
+        scaling,
+        keys: KeyState::PostRope,
+        inv_freq: Some(model.rope_frequencies().iter().copied().map(f64::from).collect()),
+        attention_scaling: Some(f64::from(model.rope_scaling())),
+    }
 }
 
 fn model_info(config: &DecoderConfig, identity: ModelIdentity, source_file: Option<String>) -> ModelInfo {

@@ -42,6 +42,16 @@ impl Rope {
         Self { frequencies, attention_factor }
     }
 
+    /// Radians per position, `[head_dim / 2]`.
+    pub(crate) fn frequencies(&self) -> &[f32] {
+        &self.frequencies
+    }
+
+    /// What cosines and sines are multiplied by.
+    pub(crate) fn attention_factor(&self) -> f32 {
+        self.attention_factor
+    }
+
     /// Cosines and sines, each `[q_pos, head_dim]`; both halves of a row are equal.
     pub(crate) fn angles(&self, positions: &[u32]) -> (Vec<f32>, Vec<f32>) {
         let width = 2 * self.frequencies.len();

@@ -19,6 +19,7 @@ pub mod policy;
 pub mod replay;
 pub mod results;
 pub mod rng;
+pub mod rope;
 pub mod run;
 pub mod scenario;
 pub mod table;

@@ -140,6 +140,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         hidden: false,
         prompt_lens: None,
         dtype: record::StoreDtype::F32,
+        weights: Vec::new(),
         threads: args.threads,
         seed: args.seed,
         force: false,

@@ -6,7 +6,9 @@ use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
 use kvlab_executor::problems::problem_file_sha256;
-use kvlab_executor::{ExecutorError, ItemSet, Model, OpenLoop, PromptLens, RecordPlan, record};
+use kvlab_executor::{
+    ExecutorError, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
+};
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, WorkloadInfo};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -40,6 +42,10 @@ pub(crate) struct Args {
     /// How queries, keys and values are stored
     #[arg(long, value_enum, default_value_t = StoreDtype::F32)]
     pub(crate) dtype: StoreDtype,
+    /// Also keep weights that some policies and checks need: `w-o`, the attention's output matrices; `head`, the final norm
+    /// and the unembedding; `none` [default: w-o when it is below 8 MB]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHICH,...")]
+    pub(crate) weights: Vec<WeightArg>,
     /// Threads within an operator [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -62,6 +68,21 @@ pub(crate) enum StoreDtype {
     /// Half the bytes; decisions on it may differ from those on f32.
     F16,
 }
+
+/// Weights of the model that a trace may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WeightArg {
+    /// The attention's output matrix of every layer, for policies that weigh values by their effect.
+    #[value(alias = "w_o")]
+    WO,
+    /// Final norm and unembedding, so that entropies can be computed again from hidden states.
+    Head,
+    /// None.
+    None,
+}
+
+/// Matrices of at most so many bytes are kept without being asked for.
+const SMALL_WEIGHTS: usize = 8_000_000;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
@@ -152,9 +173,19 @@ pub(crate) fn into_trace(
         workload: WorkloadInfo { name: set.name.clone(), seed: args.seed, file_sha256: digest },
         seed: args.seed,
         grader: Some(set.grader),
+        weights: weights(model, args, attention),
     };
     record(model, &set.items, &plan, &args.out, leftover, bars)?;
     Ok(())
+}
+
+/// Which weights are kept, stored as queries, keys and values are.
+fn weights(model: &Model, args: &Args, dtype: Dtype) -> PlannedWeights {
+    let config = model.config();
+    let w_o_bytes = 4 * config.layers * config.hidden * config.q_width();
+    let is_wanted = |which| args.weights.contains(&which);
+    let has_w_o = is_wanted(WeightArg::WO) || (args.weights.is_empty() && w_o_bytes < SMALL_WEIGHTS);
+    PlannedWeights { w_o: has_w_o.then_some(dtype), head: is_wanted(WeightArg::Head).then_some(dtype) }
 }
 
 /// Says what will be written before anything runs.

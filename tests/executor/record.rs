@@ -3,8 +3,13 @@
 use std::num::NonZeroUsize;
 
 use kvlab_executor::{
+<<<<<<< HEAD
     ExecutorError, LensOptions, Model, OpenLoop, PromptForm, PromptLens, Quiet, RecordError, RecordItem,
     RecordPlan, SlidingWindow, Taps, TinySpec, record,
+=======
+    ExecutorError, LensOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, Quiet, RecordError,
+    RecordItem, RecordPlan, Taps, TinySpec, record,
+>>>>>>> 9873185 (trace: format 1.1 with model weights and rotary frequencies; rope: rotation undone)
 };
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
 use kvlab_sim::types::{LayerIdx, SeqIdx};
@@ -13,6 +18,7 @@ use super::support::{chunk, tiny, worst};
 
 fn plan() -> RecordPlan {
     RecordPlan {
+        weights: PlannedWeights { w_o: Some(Dtype::F32), head: Some(Dtype::F32) },
         open_loop: OpenLoop {
             chunk: chunk(5),
             max_new_tokens: 6,

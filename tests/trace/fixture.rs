@@ -4,6 +4,7 @@
 //! add its number below, then run `cargo test --test suite -- --ignored trace::fixture::make_the_current_fixture`.
 
 use super::support::{Recorded, SHAPE, recorded_header};
+use super::weights::{values, with_weights};
 use kvlab_sim::trace::{
     Dtype, Leftover, TRACE_VERSION, Trace, TraceSource, TraceVersion, TraceWriter, verify,
 };
@@ -54,8 +55,11 @@ fn every_released_version_still_opens() {
 #[test]
 #[ignore = "writes into the source tree; only for a new version of the format"]
 fn make_the_current_fixture() {
-    let mut writer =
-        TraceWriter::create(&fixture(TRACE_VERSION), recorded_header(Dtype::F16), Leftover::Discard).unwrap();
+    let header = with_weights(recorded_header(Dtype::F16));
+    let mut writer = TraceWriter::create(&fixture(TRACE_VERSION), header, Leftover::Discard).unwrap();
+    for weight in writer.missing_weights() {
+        writer.put_weight(weight, &values(weight)).unwrap();
+    }
     for sequence in sequences() {
         sequence.record(&mut writer, &[4]).unwrap();
     }

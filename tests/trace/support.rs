@@ -3,8 +3,8 @@
 use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
 use kvlab_sim::trace::{
     Chunk, DecodingInfo, Dtype, KeyState, LayerChunk, Leftover, LensFact, LensPosition, ModelInfo, RopeInfo,
-    RuntimeInfo, SequenceEnd, SequenceStart, StoredFields, ToolInfo, TraceError, TraceHeader, TraceWriter,
-    WorkloadInfo,
+    RuntimeInfo, SequenceEnd, SequenceStart, StoredFields, StoredWeights, ToolInfo, TraceError, TraceHeader,
+    TraceWriter, WorkloadInfo,
 };
 use kvlab_sim::types::{ModelShape, Pos, TokenId};
 use ndarray::{Array2, Array3, s};
@@ -145,6 +145,8 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
             theta: 100_000.0,
             scaling: None,
             keys: KeyState::PostRope,
+            inv_freq: Some(vec![1.0, 0.0625]),
+            attention_scaling: Some(1.0),
         }),
         runtime: Some(RuntimeInfo {
             library: "onnxruntime".to_owned(),
@@ -160,6 +162,7 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
         seed: 3,
         shard_tokens: 4,
         fields: StoredFields { hidden: true, attention: Some(attention), lens: true, lens_top: 2 },
+        weights: StoredWeights::default(),
     }
 }
 

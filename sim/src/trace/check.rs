@@ -1,7 +1,7 @@
 //! Which manifests are accepted. A manifest that passed can be used without further questions about its numbers.
 
 use super::manifest::{LENS, LENS_TOP, Manifest, TOKENS};
-use super::{FIELDS, PathFault, TRACE_VERSION, TraceError};
+use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, Weight};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -23,7 +23,8 @@ pub(crate) fn check(manifest: &Manifest, path: &Path) -> Result<(), TraceError> 
     checker.fields()?;
     checker.sequences()?;
     checker.shards()?;
-    checker.tables()
+    checker.tables()?;
+    checker.weights()
 }
 
 struct Checker<'a> {
@@ -77,6 +78,80 @@ impl Checker<'_> {
         })
     }
 
+    /// What format 1.1 brought. A trace that says 1.0 holds none of it.
+    fn weights(&self) -> Result<(), TraceError> {
+        let manifest = self.manifest;
+        if let Some(rope) = &manifest.rope {
+            let most = usize::from(manifest.shape.head_dim / 2);
+            if rope.inv_freq.is_some() != rope.attention_scaling.is_some() {
+                return Err(self.malformed(
+                    "rope.attention_scaling",
+                    "one of two",
+                    "`inv_freq` and `attention_scaling` together",
+                ));
+            }
+            if let Some(frequencies) = &rope.inv_freq {
+                let is_good = |f: &f64| f.is_finite() && *f >= 0.0;
+                if frequencies.is_empty() || frequencies.len() > most || !frequencies.iter().all(is_good) {
+                    let accepted = format!("1 to {most} finite numbers, none below 0");
+                    return Err(self.malformed("rope.inv_freq", format!("{frequencies:?}"), accepted));
+                }
+            }
+            if let Some(scaling) = rope.attention_scaling.filter(|s| !(s.is_finite() && *s > 0.0)) {
+                return Err(self.malformed("rope.attention_scaling", scaling, "a number above 0"));
+            }
+        }
+        if manifest.final_norm.is_some() != manifest.holds("weights.final_norm") {
+            return Err(self.malformed(
+                "final_norm",
+                "one of two",
+                "`final_norm` and the field `weights.final_norm` together",
+            ));
+        }
+        if let Some(norm) =
+            manifest.final_norm.as_ref().filter(|n| n.kind != "rms" || !(n.eps.is_finite() && n.eps >= 0.0))
+        {
+            return Err(self.malformed(
+                "final_norm",
+                format!("{norm:?}"),
+                "kind `rms` and an eps of at least 0",
+            ));
+        }
+        let expected = Weight::of(manifest);
+        let mut found = manifest.weights.iter().enumerate();
+        for weight in expected {
+            let path = weight.path();
+            match found.next() {
+                Some((at, info)) if info.path == path => {
+                    self.digest(format!("weights[{at}].sha256"), &info.sha256)?;
+                }
+                Some((at, info)) => {
+                    return Err(self.malformed(
+                        format!("weights[{at}].path"),
+                        format!("`{}`", info.path),
+                        path,
+                    ));
+                }
+                None => {
+                    return Err(self.malformed(
+                        "weights",
+                        format!("no {path}"),
+                        "a file for each weight field and layer",
+                    ));
+                }
+            }
+        }
+        match found.next() {
+            Some((at, info)) if manifest.format.is_newer_than(TRACE_VERSION) => {
+                self.path(&format!("weights[{at}].path"), &info.path, "weights/", ".safetensors")
+            }
+            Some((at, info)) => {
+                Err(self.malformed(format!("weights[{at}].path"), &info.path, "no further file"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn digest(&self, place: impl Into<String>, digest: &str) -> Result<(), TraceError> {
         let is_hex =
             digest.len() == 64 && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -103,6 +178,10 @@ impl Checker<'_> {
                 None if is_newer => {}
                 None => {
                     return Err(self.malformed(place, format!("`{}`", info.name), "a field of this version"));
+                }
+                Some(field) if field.since > self.manifest.format => {
+                    let accepted = format!("a field of format {}", self.manifest.format);
+                    return Err(self.malformed(place, format!("`{}`", info.name), accepted));
                 }
                 Some(field) => {
                     if !info.axes.iter().map(String::as_str).eq(field.axes.iter().copied()) {

@@ -166,6 +166,16 @@ pub enum TraceError {
         /// What was found.
         value: f32,
     },
+    /// NaN or infinity in a weight.
+    #[error("{value} in element {element} of `{weight}`")]
+    NonFiniteWeight {
+        /// The weight.
+        weight: String,
+        /// Its element, row-major.
+        element: usize,
+        /// What was found.
+        value: f32,
+    },
     /// A finite value too large for the storage type that was asked for.
     #[error("{value} in `{field}` of sequence {seq}, layer {layer}, {}position {pos} does not fit a half float (at most 65504)", head_words(*head))]
     HalfOverflow {

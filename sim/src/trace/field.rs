@@ -38,7 +38,7 @@ impl Dtype {
 /// One recordable field.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name: a tensor name without the layer, or `table.column`.
+    /// Its name: a tensor name without the layer, `table.column`, or `weights.` and the name of a matrix.
     pub name: &'static str,
     /// Axes, outermost first. Facts are rows of a table, so their axes are the key columns.
     pub axes: &'static [&'static str],
@@ -63,6 +63,7 @@ impl Field {
 }
 
 const V1_0: TraceVersion = TraceVersion { major: 1, minor: 0 };
+const V1_1: TraceVersion = TraceVersion { major: 1, minor: 1 };
 const LENS_AXES: &[&str] = &["seq", "pos", "layer"];
 const LENS_TOP_AXES: &[&str] = &["seq", "pos", "layer", "rank"];
 const TOKEN_AXES: &[&str] = &["seq", "pos"];
@@ -88,6 +89,15 @@ const fn fact(
 
 const fn required(field: Field) -> Field {
     Field { required: true, ..field }
+}
+
+const fn weight(
+    name: &'static str,
+    axes: &'static [&'static str],
+    dtypes: &'static [Dtype],
+    doc: &'static str,
+) -> Field {
+    Field { name, axes, dtypes, unit: "", since: V1_1, required: false, doc }
 }
 
 /// All fields, sorted by name.
@@ -172,6 +182,19 @@ pub const FIELDS: &[Field] = &[
         "vocabulary id of the token fed to the model at this position",
     )),
     tensor("v", &["kv_head", "kv_pos", "head_dim"], &[Dtype::F32, Dtype::F16], "values"),
+    weight("weights.final_norm", &["hidden"], &[Dtype::F32], "gain of the norm in front of the unembedding"),
+    weight(
+        "weights.unembedding",
+        &["vocab", "hidden"],
+        &[Dtype::F32, Dtype::F16],
+        "output matrix: logits are unembedding · final_norm(hidden)",
+    ),
+    weight(
+        "weights.w_o",
+        &["hidden", "q_head", "head_dim"],
+        &[Dtype::F32, Dtype::F16],
+        "output matrix of the attention, one a layer: the attention adds Σ w_o · (output of each query head)",
+    ),
 ];
 
 /// The field called `name`.

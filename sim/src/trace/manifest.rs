@@ -37,6 +37,9 @@ pub struct Manifest {
     pub shape: ModelShape,
     /// Position encoding; absent for models without rotation and for generated traces.
     pub rope: Option<RopeInfo>,
+    /// The norm in front of the unembedding, when its gain is in the trace. Since 1.1.
+    #[serde(default)]
+    pub final_norm: Option<NormInfo>,
     /// What ran the model; absent for generated traces.
     pub runtime: Option<RuntimeInfo>,
     /// How tokens were chosen.
@@ -57,6 +60,9 @@ pub struct Manifest {
     pub shards: Vec<ShardInfo>,
     /// The facts tables, sorted by path.
     pub tables: Vec<TableInfo>,
+    /// The files of model weights, in the order of [`super::Weight`]. Since 1.1.
+    #[serde(default)]
+    pub weights: Vec<WeightInfo>,
 }
 
 /// The generator of a synthetic trace.
@@ -119,6 +125,33 @@ pub struct RopeInfo {
     pub scaling: Option<Value>,
     /// State of the stored queries and keys.
     pub keys: KeyState,
+    /// Radians by which one position turns each pair of channels, `[pair]`, at most `head_dim / 2` of them; binary32
+    /// values. Scaling is applied already. Absent in format 1.0.
+    #[serde(default)]
+    pub inv_freq: Option<Vec<f64>>,
+    /// Factor on cosines and sines (YaRN); 1 without it. Given together with `inv_freq`.
+    #[serde(default)]
+    pub attention_scaling: Option<f64>,
+}
+
+/// The norm in front of the unembedding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NormInfo {
+    /// `rms`: `x / sqrt(mean(x²) + eps) * gain`.
+    pub kind: String,
+    /// What is added to the mean square.
+    pub eps: f64,
+}
+
+/// One file of model weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WeightInfo {
+    /// Path inside the trace.
+    pub path: String,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// SHA-256 (hex) of the file.
+    pub sha256: String,
 }
 
 /// What ran the model.

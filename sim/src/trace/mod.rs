@@ -17,19 +17,21 @@ mod source;
 pub mod synth;
 mod verify;
 mod version;
+mod weights;
 mod writer;
 
 pub use error::{PathFault, TraceError};
 pub use facts::LensTable;
 pub use field::{Dtype, FIELDS, Field, field};
 pub use manifest::{
-    DecodingInfo, FieldInfo, KeyState, Manifest, ModelInfo, RopeInfo, RuntimeInfo, SequenceInfo, ShardInfo,
-    SyntheticInfo, TableInfo, ToolInfo, WorkloadInfo,
+    DecodingInfo, FieldInfo, KeyState, Manifest, ModelInfo, NormInfo, RopeInfo, RuntimeInfo, SequenceInfo,
+    ShardInfo, SyntheticInfo, TableInfo, ToolInfo, WeightInfo, WorkloadInfo,
 };
 pub use reader::Trace;
 pub use source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
 pub use verify::{VerifyReport, verify};
 pub use version::{TRACE_VERSION, TraceVersion};
+pub use weights::{StoredWeights, Weight};
 pub use writer::{
     Chunk, FinishedTrace, LayerChunk, Leftover, LensFact, LensPosition, SequenceEnd, SequenceStart,
     StoredFields, TraceHeader, TraceWriter,

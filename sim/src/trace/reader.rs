@@ -9,7 +9,7 @@ use super::manifest::{LENS, LENS_TOP, Manifest, TOKENS};
 use super::map::map;
 use super::shard::{self, Layout, TensorField};
 use super::source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
-use super::{SequenceInfo, ShardInfo, TraceError};
+use super::{RopeInfo, SequenceInfo, ShardInfo, TraceError, Weight, weights};
 use crate::table::{Table, TableFile};
 use crate::types::{LayerIdx, ModelShape, SeqIdx, TokenId};
 use bytes::Bytes;
@@ -61,6 +61,9 @@ impl Trace {
         }
         for table in &manifest.tables {
             check_size(root, &table.path, table.bytes)?;
+        }
+        for weight in &manifest.weights {
+            check_size(root, &weight.path, weight.bytes)?;
         }
         let shards = manifest.sequences.iter().map(|sequence| {
             let start = manifest.shards.partition_point(|shard| shard.seq < sequence.seq);
@@ -285,7 +288,7 @@ impl Trace {
         Ok(values)
     }
 
-    fn require(&self, field: &'static str) -> Result<(), TraceError> {
+    pub(super) fn require(&self, field: &'static str) -> Result<(), TraceError> {
         if self.manifest.holds(field) {
             Ok(())
         } else {
@@ -365,6 +368,38 @@ impl TraceSource for Trace {
     fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {
         Ok(self.lens_table(seq)?.rows)
     }
+
+    fn rope(&self) -> Option<&RopeInfo> {
+        self.manifest.rope.as_ref()
+    }
+
+    fn w_o(&self, layer: LayerIdx) -> Result<Array3<f32>, TraceError> {
+        let shape = &self.manifest.shape;
+        if layer.get() >= shape.layers {
+            let (given, count) = (u64::from(layer.get()), u64::from(shape.layers));
+            return Err(TraceError::OutOfRange { what: "layer", given, count });
+        }
+        let dims = (shape.hidden as usize, usize::from(shape.q_heads), usize::from(shape.head_dim));
+        Ok(shaped(weights::read(self, Weight::WO(layer))?, dims))
+    }
+
+    fn final_norm(&self) -> Result<Vec<f32>, TraceError> {
+        weights::read(self, Weight::FinalNorm)
+    }
+
+    fn unembedding(&self) -> Result<Array2<f32>, TraceError> {
+        let shape = &self.manifest.shape;
+        let dims = (shape.vocab as usize, shape.hidden as usize);
+        Ok(shaped(weights::read(self, Weight::Unembedding)?, dims))
+    }
+}
+
+/// Values in the shape that they were checked to have.
+fn shaped<D: ndarray::Dimension>(
+    values: Vec<f32>,
+    dims: impl Into<ndarray::StrideShape<D>>,
+) -> ndarray::Array<f32, D> {
+    ndarray::Array::from_shape_vec(dims, values).expect("the header was checked to have this shape")
 }
 
 fn meta(info: &SequenceInfo) -> SequenceMeta {

@@ -91,6 +91,11 @@ pub(crate) fn header(fields: &[TensorField], shape: &ModelShape, seq: u32, posit
         }
     }
     text.push('}');
+    with_length(text)
+}
+
+/// The header as it is in the file: its length in front, spaces behind up to a multiple of 8.
+fn with_length(mut text: String) -> Vec<u8> {
     while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
@@ -194,6 +199,55 @@ pub(crate) fn layout(
     Ok(Layout { ranges })
 }
 
+/// The first bytes of a file with one tensor, without metadata; see [`header`].
+pub(crate) fn single_header(name: &str, dtype: Dtype, dims: &[u64]) -> Vec<u8> {
+    let scalar = if dtype == Dtype::F16 { 2 } else { 4 };
+    let bytes = dims.iter().product::<u64>() * scalar;
+    let entry = serde_json::json!({ "dtype": dtype.word(), "shape": dims, "data_offsets": [0, bytes] });
+    with_length(format!("{{\"{name}\":{entry}}}"))
+}
+
+/// Where the one tensor of a file lies: exactly `name`, of this type and shape, over all of the data.
+///
+/// # Errors
+/// When the file holds anything else.
+pub(crate) fn single_range(
+    header: &[u8],
+    file_bytes: u64,
+    (name, dtype, dims): (&str, Dtype, &[u64]),
+    path: &Path,
+) -> Result<Range<u64>, TraceError> {
+    let entries: Entries = serde_json::from_slice(header)
+        .map_err(|error| TraceError::malformed(path, "header", error, "a safetensors header"))?;
+    let data_start = PREFIX + header.len() as u64;
+    check_tiling(&entries, file_bytes.saturating_sub(data_start), path)?;
+    let scalar = if dtype == Dtype::F16 { 2_u64 } else { 4 };
+    let bytes = dims.iter().try_fold(scalar, |bytes, &dim| bytes.checked_mul(dim));
+    match entries.tensors.as_slice() {
+        [(found, entry)]
+            if found == name
+                && entries.metadata.is_empty()
+                && entry.dtype == dtype.word()
+                && entry.shape == dims
+                && bytes == Some(entry.data_offsets[1]) =>
+        {
+            Ok(data_start..file_bytes)
+        }
+        other => {
+            let found = match other {
+                [(found, entry)] => format!("`{found}` {} {:?}", entry.dtype, entry.shape),
+                several => format!("{} tensors", several.len()),
+            };
+            Err(TraceError::malformed(
+                path,
+                "header",
+                found,
+                format!("`{name}` {} {dims:?} alone", dtype.word()),
+            ))
+        }
+    }
+}
+
 fn check_metadata(entries: &Entries, shard: &ShardInfo, path: &Path) -> Result<(), TraceError> {
     for (key, expected) in [("seq", shard.seq), ("start", shard.start), ("end", shard.end)] {
         let found = entries.metadata.get(key).map_or("nothing", String::as_str);
@@ -226,6 +280,15 @@ fn check_tiling(entries: &Entries, data_bytes: u64, path: &Path) -> Result<(), T
         Ok(())
     } else {
         Err(TraceError::malformed(path, "data", format!("{data_bytes} bytes"), covered.to_string()))
+    }
+}
+
+/// Little-endian scalars of checked values.
+pub(crate) fn encode(values: impl Iterator<Item = f32>, dtype: Dtype) -> Vec<u8> {
+    if dtype == Dtype::F16 {
+        values.flat_map(|value| half::f16::from_f32(value).to_le_bytes()).collect()
+    } else {
+        values.flat_map(f32::to_le_bytes).collect()
     }
 }
 

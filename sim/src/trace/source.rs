@@ -1,8 +1,8 @@
 //! What a replay asks of a trace, whether it was recorded, generated or built in a test.
 
-use super::TraceError;
+use super::{RopeInfo, TraceError};
 use crate::types::{LayerIdx, ModelShape, Pos, SeqIdx, TokenId};
-use ndarray::Array3;
+use ndarray::{Array2, Array3};
 
 /// One recorded sequence: a prompt and what the model wrote after it.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,4 +75,34 @@ pub trait TraceSource: Sync {
     /// # Errors
     /// When the source has no lens facts or they cannot be read.
     fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError>;
+
+    /// How queries and keys were rotated; `None` when they were not. [`crate::rope::Rope`] undoes it.
+    fn rope(&self) -> Option<&RopeInfo> {
+        None
+    }
+
+    /// The attention's output matrix of a layer, `[hidden, q_head, head_dim]`: what query head `h` reads from the cache,
+    /// `o` of `head_dim` channels, adds `w_o[.., h, ..] · o` to the residual stream.
+    ///
+    /// # Errors
+    /// When there is no such layer, or the source has no such matrix.
+    fn w_o(&self, _layer: LayerIdx) -> Result<Array3<f32>, TraceError> {
+        Err(TraceError::MissingField { field: "weights.w_o", held: Vec::new() })
+    }
+
+    /// Gain of the norm in front of the unembedding, `[hidden]`.
+    ///
+    /// # Errors
+    /// When the source has none.
+    fn final_norm(&self) -> Result<Vec<f32>, TraceError> {
+        Err(TraceError::MissingField { field: "weights.final_norm", held: Vec::new() })
+    }
+
+    /// The unembedding, `[vocab, hidden]`.
+    ///
+    /// # Errors
+    /// When the source has none.
+    fn unembedding(&self) -> Result<Array2<f32>, TraceError> {
+        Err(TraceError::MissingField { field: "weights.unembedding", held: Vec::new() })
+    }
 }

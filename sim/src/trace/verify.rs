@@ -6,7 +6,7 @@
 use super::manifest::{LENS, Manifest, SequenceInfo};
 use super::reader::Trace;
 use super::source::{LensRow, TraceSource};
-use super::{TraceError, TraceVersion, folder};
+use super::{TraceError, TraceVersion, Weight, folder, weights};
 use crate::num;
 use crate::types::{SeqIdx, TokenId};
 use serde::Serialize;
@@ -63,6 +63,9 @@ pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
             return Err(TraceError::Checksum { path, expected: table.sha256.clone(), found });
         }
     }
+    for weight in Weight::of(manifest) {
+        tensor_values += weights::check(&trace, weight)?;
+    }
     let (mut lens_facts, mut next_tokens) = (0, NextTokens::default());
     for info in &manifest.sequences {
         let tokens = trace.tokens(SeqIdx::new(info.seq))?;
@@ -82,7 +85,8 @@ pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
         generated_tokens: manifest.sequences.iter().map(|info| u64::from(info.len - info.prompt_len)).sum(),
         shards: manifest.shards.len() as u64,
         bytes: manifest.shards.iter().map(|shard| shard.bytes).sum::<u64>()
-            + manifest.tables.iter().map(|table| table.bytes).sum::<u64>(),
+            + manifest.tables.iter().map(|table| table.bytes).sum::<u64>()
+            + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>(),
         tensor_values,
         lens_facts,
         next_tokens_checked: next_tokens.checked,
@@ -170,11 +174,12 @@ fn entropy_bounds(logits: &[f32], logsumexp: f32, vocab: u32) -> (f64, f64) {
 /// Names in the folder that the manifest does not account for.
 fn unlisted(root: &Path, manifest: &Manifest) -> Result<Vec<String>, TraceError> {
     let mut known: BTreeSet<String> =
-        ["manifest.json", "manifest.sha256", "facts", "tensors"].map(str::to_owned).into();
+        ["manifest.json", "manifest.sha256", "facts", "tensors", "weights"].map(str::to_owned).into();
     known.extend(manifest.shards.iter().map(|shard| shard.path.clone()));
     known.extend(manifest.tables.iter().map(|table| table.path.clone()));
+    known.extend(manifest.weights.iter().map(|weight| weight.path.clone()));
     let mut found = Vec::new();
-    for folder in ["", "facts/", "tensors/"] {
+    for folder in ["", "facts/", "tensors/", "weights/"] {
         let path = root.join(folder);
         let Ok(entries) = fs::read_dir(&path) else {
             continue;

@@ -4,7 +4,7 @@ use super::TraceError;
 use serde::{Deserialize, Serialize};
 
 /// Version of the trace format that this build writes.
-pub const TRACE_VERSION: TraceVersion = TraceVersion { major: 1, minor: 0 };
+pub const TRACE_VERSION: TraceVersion = TraceVersion { major: 1, minor: 1 };
 
 /// `major` changes when a reader must refuse, `minor` when optional fields are added.
 ///

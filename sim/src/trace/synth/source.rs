@@ -4,8 +4,8 @@ use super::{WORKLOADS, Workload, workload};
 use crate::trace::folder::sha256;
 use crate::trace::{
     Chunk, DecodingInfo, Dtype, FinishedTrace, LayerChunk, LayerTensors, Leftover, LensRow, ModelInfo,
-    SequenceEnd, SequenceMeta, SequenceStart, StoredFields, SyntheticInfo, ToolInfo, TraceError, TraceHeader,
-    TraceSource, TraceWriter, WorkloadInfo,
+    SequenceEnd, SequenceMeta, SequenceStart, StoredFields, StoredWeights, SyntheticInfo, ToolInfo,
+    TraceError, TraceHeader, TraceSource, TraceWriter, WorkloadInfo,
 };
 use crate::types::{LayerIdx, ModelShape, SeqIdx};
 use serde::{Deserialize, Serialize};
@@ -180,6 +180,7 @@ impl Synthetic {
             seed: self.spec.seed,
             shard_tokens,
             fields,
+            weights: StoredWeights::default(),
         }
     }
 

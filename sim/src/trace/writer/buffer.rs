@@ -92,9 +92,5 @@ impl ShardBuffer {
 }
 
 fn encode(rows: ArrayView2<'_, f32>, dtype: Dtype, out: &mut Vec<u8>) {
-    if dtype == Dtype::F16 {
-        out.extend(rows.iter().flat_map(|&value| half::f16::from_f32(value).to_le_bytes()));
-    } else {
-        out.extend(rows.iter().flat_map(|value| value.to_le_bytes()));
-    }
+    out.extend(shard::encode(rows.iter().copied(), dtype));
 }

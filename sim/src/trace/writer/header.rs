@@ -6,7 +6,7 @@ use crate::trace::manifest::{
     ToolInfo, WorkloadInfo,
 };
 use crate::trace::shard::TensorField;
-use crate::trace::{Dtype, FIELDS, TRACE_VERSION, TraceError};
+use crate::trace::{Dtype, FIELDS, StoredWeights, TRACE_VERSION, TraceError};
 use crate::types::{ModelShape, Pos, TokenId};
 use ndarray::{ArrayView2, ArrayView3};
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,8 @@ pub struct TraceHeader {
     pub shard_tokens: u32,
     /// The fields to store.
     pub fields: StoredFields,
+    /// The weights to store.
+    pub weights: StoredWeights,
 }
 
 /// The beginning of a sequence.
@@ -145,6 +147,9 @@ impl TraceHeader {
             None => tensors.iter().find(|t| t.name == field.name).map(|t| FieldInfo::known(t.name, t.dtype)),
             Some(("lens", _)) if !self.fields.lens => None,
             Some(("lens_top", _)) if self.fields.lens_top == 0 => None,
+            Some(("weights", name)) => {
+                self.weights.dtype(name).map(|dtype| FieldInfo::known(field.name, dtype))
+            }
             Some(_) => Some(FieldInfo::known(field.name, field.dtypes[0])),
         });
         Manifest {
@@ -156,6 +161,7 @@ impl TraceHeader {
             model: self.model.clone(),
             shape: self.shape,
             rope: self.rope.clone(),
+            final_norm: self.weights.final_norm.clone(),
             runtime: self.runtime.clone(),
             decoding: self.decoding.clone(),
             workload: self.workload.clone(),
@@ -166,6 +172,7 @@ impl TraceHeader {
             sequences: Vec::new(),
             shards: Vec::new(),
             tables: Vec::new(),
+            weights: Vec::new(),
         }
     }
 
@@ -179,6 +186,13 @@ impl TraceHeader {
         }
         if !matches!(self.fields.attention, None | Some(Dtype::F32 | Dtype::F16)) {
             return refuse("fields.attention", format!("{:?}", self.fields.attention), "F32 or F16");
+        }
+        if let Some(dtype) = [self.weights.w_o, self.weights.unembedding]
+            .into_iter()
+            .flatten()
+            .find(|dtype| !matches!(dtype, Dtype::F32 | Dtype::F16))
+        {
+            return refuse("weights", format!("{dtype:?}"), "F32 or F16");
         }
         if self.fields.lens_top > 0 && !self.fields.lens {
             return refuse("fields.lens_top", self.fields.lens_top.to_string(), "0 without lens facts");

@@ -6,9 +6,11 @@
 
 use super::{Leftover, TraceHeader};
 use crate::table::{sync_folder, write_whole};
-use crate::trace::TraceError;
 use crate::trace::folder::{open_inside, parse_json, read_manifest_in, sha256_of_file, to_json};
-use crate::trace::manifest::{MANIFEST, MANIFEST_DIGEST, Manifest, SequenceInfo, ShardInfo, TableInfo};
+use crate::trace::manifest::{
+    MANIFEST, MANIFEST_DIGEST, Manifest, SequenceInfo, ShardInfo, TableInfo, WeightInfo,
+};
+use crate::trace::{TraceError, Weight};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -18,7 +20,15 @@ use std::path::{Path, PathBuf};
 pub(crate) const JOURNAL: &str = "journal";
 const HEADER: &str = "journal/header.json";
 const LOCK: &str = "journal/lock";
-const FOLDERS: [&str; 3] = [JOURNAL, "facts", "tensors"];
+
+/// The folders of an unfinished recording with this header.
+fn folders(header: &TraceHeader) -> Vec<&'static str> {
+    let mut folders = vec![JOURNAL, "facts", "tensors"];
+    if !header.weights.list(&header.shape).is_empty() {
+        folders.push("weights");
+    }
+    folders
+}
 
 /// A finished sequence and its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,7 +43,10 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct Journal {
     root: PathBuf,
+    folders: Vec<&'static str>,
     pub(super) entries: Vec<Entry>,
+    /// Weights that are written, in order.
+    pub(super) weights: Vec<WeightInfo>,
     /// Digest of the manifest, when the recording was interrupted after writing it.
     pub(super) sealed: Option<String>,
     /// Held while the recording runs.
@@ -46,43 +59,67 @@ impl Journal {
         if has_leftover && leftover == Leftover::Refuse {
             return Err(TraceError::Leftover { path: root.to_owned() });
         }
-        for folder in FOLDERS {
+        let folders = folders(header);
+        for folder in &folders {
             let path = root.join(folder);
             fs::create_dir_all(&path).map_err(|error| TraceError::io(&path, error))?;
         }
         let lock = lock(root)?;
         if has_leftover
             && leftover == Leftover::Resume
-            && let Some((entries, digest)) = sealed_entries(root, header)?
+            && let Some((entries, weights, digest)) = sealed_entries(root, header)?
         {
-            return Ok(Self { root: root.to_owned(), entries, sealed: Some(digest), _lock: lock });
+            return Ok(Self {
+                root: root.to_owned(),
+                folders,
+                entries,
+                weights,
+                sealed: Some(digest),
+                _lock: lock,
+            });
         }
         let header_path = root.join(HEADER);
-        let entries = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
+        let (entries, weights) = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
             check_header(&header_path, header)?;
-            finished_entries(root)
+            (finished_entries(root), finished_weights(root, header))
         } else {
-            Vec::new()
+            (Vec::new(), Vec::new())
         };
-        remove_strangers(root, &entries)?;
-        if entries.is_empty() {
+        remove_strangers(root, &folders, &entries, &weights)?;
+        if entries.is_empty() && weights.is_empty() {
             let bytes = to_json(header, &header_path)?;
             write_whole(&header_path, &bytes).map_err(|error| TraceError::io(&header_path, error))?;
         }
-        Ok(Self { root: root.to_owned(), entries, sealed: None, _lock: lock })
+        Ok(Self { root: root.to_owned(), folders, entries, weights, sealed: None, _lock: lock })
+    }
+
+    /// The folders whose names must be durable before the trace is: what is in it, and itself.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &'static str> {
+        self.folders.iter().copied().filter(|folder| *folder != JOURNAL).chain([""])
     }
 
     /// Enters a sequence whose files are synced.
     pub(super) fn enter(&mut self, entry: Entry) -> Result<(), TraceError> {
-        for folder in FOLDERS {
+        self.write(&entry_path(self.entries.len()), &entry)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Enters the next file of weights, which is synced.
+    pub(super) fn enter_weight(&mut self, weight: WeightInfo) -> Result<(), TraceError> {
+        self.write(&weight_path(self.weights.len()), &weight)?;
+        self.weights.push(weight);
+        Ok(())
+    }
+
+    fn write(&self, inside: &str, entry: &impl Serialize) -> Result<(), TraceError> {
+        for folder in &self.folders {
             let path = self.root.join(folder);
             sync_folder(&path).map_err(|error| TraceError::io(&path, error))?;
         }
-        let path = self.root.join(entry_path(self.entries.len()));
-        let bytes = to_json(&entry, &path)?;
-        write_whole(&path, &bytes).map_err(|error| TraceError::io(&path, error))?;
-        self.entries.push(entry);
-        Ok(())
+        let path = self.root.join(inside);
+        let bytes = to_json(entry, &path)?;
+        write_whole(&path, &bytes).map_err(|error| TraceError::io(&path, error))
     }
 }
 
@@ -94,6 +131,10 @@ pub(super) fn remove(root: &Path) -> Result<(), TraceError> {
 
 fn entry_path(seq: usize) -> String {
     format!("{JOURNAL}/{seq:05}.json")
+}
+
+fn weight_path(at: usize) -> String {
+    format!("{JOURNAL}/weight{at:05}.json")
 }
 
 fn lock(root: &Path) -> Result<File, TraceError> {
@@ -123,16 +164,25 @@ fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
     Err(TraceError::ResumeMismatch { path: path.parent().unwrap_or(path).to_owned(), part: part.to_owned() })
 }
 
-/// The sequences and the manifest's digest of a recording that was interrupted after its manifest was written.
-fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<(Vec<Entry>, String)>, TraceError> {
+/// Sequences, weights and the manifest's digest.
+type Sealed = (Vec<Entry>, Vec<WeightInfo>, String);
+
+/// The content of a recording that was interrupted after its manifest was written.
+fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, TraceError> {
     let Ok((manifest, digest)) = read_manifest_in(root) else { return Ok(None) };
     let tables = manifest.tables.iter().map(|table| (&table.path, table.bytes, &table.sha256));
     let shards = manifest.shards.iter().map(|shard| (&shard.path, shard.bytes, &shard.sha256));
-    if !is_intact(root, tables.chain(shards)) {
+    let weights = manifest.weights.iter().map(|weight| (&weight.path, weight.bytes, &weight.sha256));
+    if !is_intact(root, tables.chain(shards).chain(weights)) {
         return Ok(None);
     }
-    let begun =
-        Manifest { sequences: Vec::new(), shards: Vec::new(), tables: Vec::new(), ..manifest.clone() };
+    let begun = Manifest {
+        sequences: Vec::new(),
+        shards: Vec::new(),
+        tables: Vec::new(),
+        weights: Vec::new(),
+        ..manifest.clone()
+    };
     if begun != header.manifest() {
         return Err(TraceError::ResumeMismatch { path: root.to_owned(), part: "header".to_owned() });
     }
@@ -141,7 +191,7 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<(Vec<Entry
         sequence,
         parts: Vec::new(),
     };
-    Ok(Some((manifest.sequences.iter().cloned().map(entry).collect(), digest)))
+    Ok(Some((manifest.sequences.iter().cloned().map(entry).collect(), manifest.weights.clone(), digest)))
 }
 
 /// Whether files have the size and digest on record.
@@ -171,10 +221,31 @@ fn read_entry(root: &Path, seq: usize) -> Option<Entry> {
     (is_intact && usize::try_from(entry.sequence.seq) == Ok(seq)).then_some(entry)
 }
 
+/// The weights from the first on whose files are as they were.
+fn finished_weights(root: &Path, header: &TraceHeader) -> Vec<WeightInfo> {
+    let read = |(at, weight): (usize, Weight)| {
+        let (_, path) = open_inside(root, &weight_path(at)).ok()?;
+        let info: WeightInfo = parse_json(&fs::read(&path).ok()?, &path).ok()?;
+        let is_right = info.path == weight.path()
+            && is_intact(root, [(&info.path, info.bytes, &info.sha256)].into_iter());
+        is_right.then_some(info)
+    };
+    header.weights.list(&header.shape).into_iter().enumerate().map_while(read).collect()
+}
+
 /// Removes every file that belongs neither to the journal nor to a finished sequence, and any manifest.
-fn remove_strangers(root: &Path, entries: &[Entry]) -> Result<(), TraceError> {
+fn remove_strangers(
+    root: &Path,
+    folders: &[&str],
+    entries: &[Entry],
+    weights: &[WeightInfo],
+) -> Result<(), TraceError> {
     let mut kept: BTreeSet<String> = [LOCK.to_owned()].into();
-    if !entries.is_empty() {
+    for (at, weight) in weights.iter().enumerate() {
+        kept.insert(weight_path(at));
+        kept.insert(weight.path.clone());
+    }
+    if !entries.is_empty() || !weights.is_empty() {
         kept.insert(HEADER.to_owned());
     }
     for (seq, entry) in entries.iter().enumerate() {
@@ -191,7 +262,7 @@ fn remove_strangers(root: &Path, entries: &[Entry]) -> Result<(), TraceError> {
             _ => {}
         }
     }
-    for folder in FOLDERS {
+    for folder in folders {
         let path = root.join(folder);
         for found in fs::read_dir(&path).map_err(|error| TraceError::io(&path, error))? {
             let found = found.map_err(|error| TraceError::io(&path, error))?;

@@ -14,7 +14,7 @@ pub use header::{Chunk, LayerChunk, SequenceEnd, SequenceStart, StoredFields, Tr
 
 use super::folder;
 use super::manifest::{Manifest, SequenceInfo};
-use super::{TraceError, manifest};
+use super::{Dtype, TraceError, Weight, manifest, weights};
 use crate::table::sync_folder;
 use crate::types::{Pos, SeqIdx};
 use buffer::ShardBuffer;
@@ -86,6 +86,28 @@ impl TraceWriter {
     #[must_use]
     pub fn finished(&self) -> impl ExactSizeIterator<Item = &SequenceInfo> {
         self.journal.entries.iter().map(|entry| &entry.sequence)
+    }
+
+    /// The weights that the header names and that are not written yet, in the order in which they are to come.
+    #[must_use]
+    pub fn missing_weights(&self) -> Vec<Weight> {
+        self.header.weights.list(&self.header.shape).split_off(self.journal.weights.len())
+    }
+
+    /// Writes the first of [`TraceWriter::missing_weights`]: `values`, row-major, in the shape that the format gives it.
+    ///
+    /// # Errors
+    /// When it is another weight's turn, the number of values is not that of the shape, a value is not finite or does
+    /// not fit its storage type, or the system refuses.
+    pub fn put_weight(&mut self, weight: Weight, values: &[f32]) -> Result<(), TraceError> {
+        let missing = self.missing_weights();
+        if missing.first() != Some(&weight) {
+            let accepted = missing.first().map_or("no further weight".to_owned(), |next| next.path());
+            return Err(TraceError::chunk("weight", weight.path(), accepted));
+        }
+        let dtype = self.header.weights.dtype(weight.field()).unwrap_or(Dtype::F32);
+        let info = weights::write(&self.root, weight, dtype, &self.header.shape, values)?;
+        self.journal.enter_weight(info)
     }
 
     /// Begins the next sequence and gives its index.
@@ -181,6 +203,13 @@ impl TraceWriter {
     /// When a sequence is open, there is none at all, or the system refuses. The finished sequences stay then, and the
     /// recording can be resumed.
     pub fn finish(self) -> Result<FinishedTrace, TraceError> {
+        if let Some(weight) = self.missing_weights().first() {
+            return Err(TraceError::chunk(
+                "finish",
+                format!("no {}", weight.path()),
+                "every weight of the header",
+            ));
+        }
         if let Some(open) = &self.open {
             return Err(TraceError::chunk(
                 "finish",
@@ -191,7 +220,7 @@ impl TraceWriter {
         let Self { target, root, header, journal, .. } = self;
         let digest = match &journal.sealed {
             Some(digest) => digest.clone(),
-            None => seal(&root, &header, &journal.entries)?,
+            None => seal(&root, &header, &journal)?,
         };
         if fs::symlink_metadata(&target).is_ok() {
             return Err(TraceError::Exists { path: target });
@@ -207,13 +236,20 @@ impl TraceWriter {
 }
 
 /// Merges the facts, writes the manifest, and syncs the folder; gives the manifest's digest.
-fn seal(root: &Path, header: &TraceHeader, entries: &[Entry]) -> Result<String, TraceError> {
+fn seal(root: &Path, header: &TraceHeader, journal: &Journal) -> Result<String, TraceError> {
+    let entries = &journal.entries;
     let tables = facts::merge(root, entries, header)?;
     let (sequences, shards): (Vec<_>, Vec<_>) =
         entries.iter().map(|entry| (entry.sequence.clone(), entry.shards.clone())).unzip();
-    let manifest = Manifest { sequences, shards: shards.concat(), tables, ..header.manifest() };
+    let manifest = Manifest {
+        sequences,
+        shards: shards.concat(),
+        tables,
+        weights: journal.weights.clone(),
+        ..header.manifest()
+    };
     let digest = folder::write_manifest(root, &manifest)?;
-    for inside in ["facts", "tensors", ""] {
+    for inside in journal.folders() {
         let path = root.join(inside);
         sync_folder(&path).map_err(|error| TraceError::io(&path, error))?;
     }
