@@ -6,16 +6,16 @@
 use super::support::{Recorded, SHAPE, recorded_header};
 use super::weights::{values, with_weights};
 use kvlab_sim::trace::{
-    Dtype, Leftover, TRACE_VERSION, Trace, TraceSource, TraceVersion, TraceWriter, verify,
+    Dtype, Leftover, TRACE_VERSION, Trace, TraceSource, TraceVersion, TraceWriter, Weight, verify,
 };
 use kvlab_sim::types::SeqIdx;
 use std::path::PathBuf;
 
 /// Released versions, with the digest of the manifest of their fixture.
-const RELEASED: &[(TraceVersion, &str)] = &[(
-    TraceVersion { major: 1, minor: 0 },
-    "4591616af3dfa5456ae819b3c33371bfad8d7b02c2b827310c3bb738ba7e7987",
-)];
+const RELEASED: &[(TraceVersion, &str)] = &[
+    (TraceVersion { major: 1, minor: 0 }, "4591616af3dfa5456ae819b3c33371bfad8d7b02c2b827310c3bb738ba7e7987"),
+    (TraceVersion { major: 1, minor: 1 }, "89468b2b3c24bfa1b5d5bf45f8f876de587857c5b3a2740565ddc77403151d25"),
+];
 
 fn fixture(version: TraceVersion) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/traces/v{version}"))
@@ -48,6 +48,13 @@ fn every_released_version_still_opens() {
             let rows: Vec<_> =
                 sequence.lens.iter().flat_map(|position| position.rows().collect::<Vec<_>>()).collect();
             assert_eq!(trace.lens(seq).unwrap(), rows);
+        }
+        let is_old = *version == TraceVersion { major: 1, minor: 0 };
+        assert_eq!(trace.unembedding().is_err(), is_old);
+        assert_eq!(trace.rope().unwrap().inv_freq.is_none(), is_old);
+        for layer in SHAPE.layer_ids().filter(|_| !is_old) {
+            let w_o = trace.w_o(layer).unwrap();
+            assert_eq!(w_o.as_slice().unwrap(), values(Weight::WO(layer)));
         }
     }
 }

@@ -226,7 +226,7 @@ mod tests {
         // new version under tests/golden/traces/, update docs/trace-format.md and CHANGELOG.md, then this line.
         assert_eq!(
             (&digest[..16], super::super::TRACE_VERSION.to_string().as_str()),
-            ("316d80f1b4464648", "1.0"),
+            ("69420d20b1f2430c", "1.1"),
             "{list}"
         );
     }
