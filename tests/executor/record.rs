@@ -3,13 +3,8 @@
 use std::num::NonZeroUsize;
 
 use kvlab_executor::{
-<<<<<<< HEAD
-    ExecutorError, LensOptions, Model, OpenLoop, PromptForm, PromptLens, Quiet, RecordError, RecordItem,
-    RecordPlan, SlidingWindow, Taps, TinySpec, record,
-=======
     ExecutorError, LensOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, Quiet, RecordError,
-    RecordItem, RecordPlan, Taps, TinySpec, record,
->>>>>>> 9873185 (trace: format 1.1 with model weights and rotary frequencies; rope: rotation undone)
+    RecordItem, RecordPlan, SlidingWindow, Taps, TinySpec, record,
 };
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
 use kvlab_sim::types::{LayerIdx, SeqIdx};
