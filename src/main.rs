@@ -28,6 +28,7 @@ enum Verb {
     Report(cmd::report::Args),
     Validate(cmd::validate::Args),
     Inspect(cmd::inspect::Args),
+    Model(cmd::model::Args),
     List(cmd::list::Args),
 }
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Report(args) => cmd::report::run(&args),
         Verb::Validate(args) => cmd::validate::run(&args),
         Verb::Inspect(args) => cmd::inspect::run(&args),
+        Verb::Model(args) => cmd::model::run(&args),
         Verb::List(args) => cmd::list::run(&args),
     };
     exit::code(outcome)

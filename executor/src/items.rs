@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use crate::{
-    problems::{GSM8K_SAMPLE, Problem, ProblemError, grade_last_number, parse_problems, read_problems},
+    grade,
+    problems::{GSM8K_SAMPLE, Problem, ProblemError, parse_problems, read_problems},
     record::{Graded, Grader, PromptForm, RecordItem},
-    workload::chain::{self, HINTS, Level, Verdict, WORDINGS},
+    workload::{
+        chain::{self, HINTS, Level, Verdict, WORDINGS},
+        retrieval::{self, Kind},
+    },
 };
 
 /// Items with a name and a grader.
@@ -21,7 +25,62 @@ pub struct ItemSet {
     pub usual_new_tokens: u32,
 }
 
+/// Problems that need no file.
+#[derive(Debug, Clone, Copy)]
+pub struct BuiltIn {
+    /// Name on the command line.
+    pub id: &'static str,
+    /// One line about it.
+    pub summary: &'static str,
+    make: fn(Level, u32, u64) -> Result<ItemSet, ProblemError>,
+}
+
+/// Every built-in, sorted by id.
+pub const BUILT_INS: &[BuiltIn] = &[
+    BuiltIn {
+        id: "chain",
+        summary: "multi-step arithmetic over named variables, for the embedded model",
+        make: |level, count, seed| Ok(ItemSet::chain(level, count, seed)),
+    },
+    BuiltIn {
+        id: "chain-verify",
+        summary: "the same problems with a shown solution, right and flawed ones in turn: is it right?",
+        make: |level, count, seed| Ok(ItemSet::chain_verify(level, count, seed)),
+    },
+    retrieval_line(&retrieval::FACTS, |_, count, seed| Ok(ItemSet::retrieval(retrieval::FACTS, count, seed))),
+    BuiltIn {
+        id: "gsm8k",
+        summary: "the first 24 questions of GSM8K, as chats",
+        make: |_, _, _| ItemSet::gsm8k_sample(),
+    },
+    retrieval_line(&retrieval::LOOKUP, |_, count, seed| {
+        Ok(ItemSet::retrieval(retrieval::LOOKUP, count, seed))
+    }),
+    retrieval_line(&retrieval::PASSKEY, |_, count, seed| {
+        Ok(ItemSet::retrieval(retrieval::PASSKEY, count, seed))
+    }),
+    retrieval_line(&retrieval::PASSKEY_2, |_, count, seed| {
+        Ok(ItemSet::retrieval(retrieval::PASSKEY_2, count, seed))
+    }),
+];
+
+const fn retrieval_line(kind: &Kind, make: fn(Level, u32, u64) -> Result<ItemSet, ProblemError>) -> BuiltIn {
+    BuiltIn { id: kind.id, summary: kind.summary, make }
+}
+
 impl ItemSet {
+    /// The built-in set called `id`: `count` problems of `level` under `seed`, as far as it looks at these.
+    ///
+    /// # Errors
+    /// When there is no such set.
+    pub fn built_in(id: &str, level: Level, count: u32, seed: u64) -> Result<Self, ProblemError> {
+        let known = BUILT_INS.iter().find(|known| known.id == id).ok_or_else(|| ProblemError::Unknown {
+            found: id.to_owned(),
+            accepted: BUILT_INS.iter().map(|known| known.id).collect(),
+        })?;
+        (known.make)(level, count, seed)
+    }
+
     /// The first questions of GSM8K, as chats.
     ///
     /// # Errors
@@ -91,9 +150,29 @@ impl ItemSet {
         }
     }
 
+    /// Retrieval: `count` problems of a kind under `seed`. The first word written is the answer.
+    #[must_use]
+    pub fn retrieval(kind: Kind, count: u32, seed: u64) -> Self {
+        let item = |index: u32| {
+            let problem = kind.problem(seed, u64::from(index));
+            RecordItem {
+                item: format!("{}-{seed}-{index}", kind.id),
+                prompt: PromptForm::Text(problem.prompt),
+                stops: vec!["\n".to_owned(), ".".to_owned()],
+                expected_answer: Some(problem.answer),
+            }
+        };
+        Self {
+            name: kind.id.to_owned(),
+            items: (0..count).map(item).collect(),
+            grader: grade_retrieval,
+            usual_new_tokens: 8,
+        }
+    }
+
     fn of_problems(name: &str, problems: &[Problem]) -> Self {
         let items = problems.iter().map(Problem::as_chat).collect();
-        Self { name: name.to_owned(), items, grader: grade_last_number, usual_new_tokens: 160 }
+        Self { name: name.to_owned(), items, grader: grade::auto, usual_new_tokens: 160 }
     }
 
     /// Keeps the first `limit` items, at least one.
@@ -112,6 +191,12 @@ fn grade_verdict(text: &str, expected: &str) -> Graded {
     Graded { answer, correct }
 }
 
+/// Grades by the first word.
+fn grade_retrieval(text: &str, expected: &str) -> Graded {
+    let answer = retrieval::parse_answer(text).map(str::to_owned);
+    Graded { correct: answer.as_deref() == Some(expected), answer }
+}
+
 /// Grades by the digit after the first `answer` and a name.
 fn grade_chain(text: &str, expected: &str) -> Graded {
     let answer = chain::parse_answer(text).map(|digit| digit.to_string());
@@ -122,6 +207,29 @@ fn grade_chain(text: &str, expected: &str) -> Graded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::chain::LEVELS;
+
+    #[test]
+    fn built_in_sets_are_sorted_and_make_what_they_say() {
+        assert!(BUILT_INS.is_sorted_by(|a, b| a.id < b.id));
+        let level = LEVELS[0];
+        for known in BUILT_INS {
+            let set = ItemSet::built_in(known.id, level, 3, 7).unwrap();
+            assert!(set.items.len() >= 3 && set.items.iter().all(|item| item.expected_answer.is_some()));
+            let ids: std::collections::BTreeSet<_> = set.items.iter().map(|item| &item.item).collect();
+            assert_eq!(ids.len(), set.items.len());
+        }
+        let error = ItemSet::built_in("riddles", level, 3, 7).unwrap_err().to_string();
+        assert!(error.contains("\"riddles\"") && error.contains("passkey-2"), "{error}");
+    }
+
+    #[test]
+    fn retrieval_grades_the_first_word() {
+        let set = ItemSet::retrieval(retrieval::PASSKEY, 1, 7);
+        let expected = set.items[0].expected_answer.as_deref().unwrap();
+        assert!((set.grader)(&format!(" {expected}."), expected).correct);
+        assert!(!(set.grader)(&format!(" {expected}1."), expected).correct);
+    }
 
     #[test]
     fn generated_problems_are_told_apart_and_their_own_solutions_are_right() {

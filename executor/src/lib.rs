@@ -17,7 +17,9 @@ mod engine;
 mod error;
 mod family;
 mod gguf;
+pub mod grade;
 mod graph;
+mod inspect;
 mod items;
 mod model;
 mod open_loop;
@@ -42,7 +44,8 @@ pub use family::{
     DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, SlidingWindow, TinySpec,
 };
 pub use gguf::{GgufError, GgufErrorKind};
-pub use items::ItemSet;
+pub use inspect::ModelCard;
+pub use items::{BUILT_INS, BuiltIn, ItemSet};
 pub use model::{LoadOptions, Model, ModelIdentity};
 pub use open_loop::{Judge, OpenLoop, Prompt, PromptLens, RecordSink};
 pub use progress::{Progress, Quiet};

@@ -25,6 +25,48 @@ use crate::{
 const SUPPORTED_INPUTS: &str =
     "a .gguf file, or a folder with config.json, model.safetensors and tokenizer.json";
 
+/// A kind of model files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InputKind {
+    /// One GGUF file.
+    Gguf,
+    /// A folder as the Hugging Face hub has them.
+    Folder,
+}
+
+/// What kind of model is at `path`; anything else is refused with what it seems to be.
+pub(crate) fn input_kind(path: &Path) -> Result<InputKind, ModelError> {
+    let refuse = |found: String| {
+        Err(ModelError::UnsupportedInput { path: path.to_owned(), found, supported: SUPPORTED_INPUTS })
+    };
+    let meta = path.metadata().map_err(ModelError::io("open", path))?;
+    if !meta.is_dir() {
+        let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+        return match extension.as_deref() {
+            Some("gguf") => Ok(InputKind::Gguf),
+            Some(other) => refuse(format!("a .{other} file")),
+            None => refuse("a file without extension".to_owned()),
+        };
+    }
+    if !path.join("config.json").is_file() {
+        return refuse("a folder without config.json".to_owned());
+    }
+    if path.join("model.safetensors").is_file() {
+        return Ok(InputKind::Folder);
+    }
+    // People have such folders from exporters and older hubs; each deserves its own word.
+    let has = |name: &str| path.join(name).is_file() || path.join("onnx").join(name).is_file();
+    if has("model.onnx") || has("decoder_model_merged.onnx") {
+        return refuse("a folder with an exported ONNX graph and no safetensors".to_owned());
+    }
+    if path.join("pytorch_model.bin").is_file() || path.join("pytorch_model.bin.index.json").is_file() {
+        return refuse(
+            "a folder with pickled PyTorch weights, which can run code when they are read".to_owned(),
+        );
+    }
+    Ok(InputKind::Folder)
+}
+
 /// How a model is loaded.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -91,20 +133,9 @@ impl Model {
     /// # Errors
     /// An input of another kind, a damaged one, an unknown family, or the runtime.
     pub fn load(path: &Path, options: &LoadOptions, progress: &dyn Progress) -> Result<Self, ExecutorError> {
-        let meta = path.metadata().map_err(ModelError::io("open", path))?;
-        if meta.is_dir() {
-            return Self::load_folder(path, options, progress);
-        }
-        let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-        match extension.as_deref() {
-            Some("gguf") => Self::load_gguf(path, options, progress),
-            other => Err(ModelError::UnsupportedInput {
-                path: path.to_owned(),
-                found: other
-                    .map_or("a file without extension".to_owned(), |other| format!("a .{other} file")),
-                supported: SUPPORTED_INPUTS,
-            }
-            .into()),
+        match input_kind(path)? {
+            InputKind::Folder => Self::load_folder(path, options, progress),
+            InputKind::Gguf => Self::load_gguf(path, options, progress),
         }
     }
 
@@ -136,17 +167,7 @@ impl Model {
         options: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<Self, ExecutorError> {
-        let config_path = path.join("config.json");
-        if !config_path.is_file() {
-            let found = "a folder without config.json".to_owned();
-            return Err(ModelError::UnsupportedInput {
-                path: path.to_owned(),
-                found,
-                supported: SUPPORTED_INPUTS,
-            }
-            .into());
-        }
-        let (_family, config): (&dyn Family, _) = family::from_hf(&config_path)?;
+        let (_family, config): (&dyn Family, _) = family::from_hf(&path.join("config.json"))?;
         let tensors = SafetensorsTensors::open(path)?;
         let texts = folder_texts(path)?;
         let files = tensors.files().map(Path::to_owned).collect();

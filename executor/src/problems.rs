@@ -1,8 +1,8 @@
-//! Problem files: one JSON object a line, and how a number is graded.
+//! Problem files: one JSON object a line.
 //!
 //! Responsible for reading problems and for turning one into a chat. Not responsible for running anything.
 
-use crate::record::{Graded, PromptForm, RecordItem};
+use crate::record::{PromptForm, RecordItem};
 use crate::text::ChatMessage;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -60,6 +60,14 @@ pub enum ProblemError {
         first: usize,
         /// The id.
         id: String,
+    },
+    /// No built-in set has that name.
+    #[error("failed to find built-in problems: {found:?} is unknown; known are {}", accepted.join(", "))]
+    Unknown {
+        /// The name asked for.
+        found: String,
+        /// The names that exist.
+        accepted: Vec<&'static str>,
     },
     /// The file holds no problem.
     #[error("{}: no problem in the file", path.display())]
@@ -139,29 +147,6 @@ impl Problem {
     }
 }
 
-/// Grades by the last number of the text: equal in value to the expected one. Thousands commas are passed over.
-///
-/// An expected answer that is no number is never found.
-#[must_use]
-pub fn grade_last_number(text: &str, expected: &str) -> Graded {
-    let answer = last_number(text);
-    let value = |number: &str| number.parse::<f64>().ok();
-    let same = |found: &str| match (value(found), value(&expected.trim().replace(',', ""))) {
-        (Some(found), Some(expected)) => (found - expected).abs() <= 1e-9 * expected.abs().max(1.0),
-        _ => false,
-    };
-    let correct = answer.as_deref().is_some_and(same);
-    Graded { answer, correct }
-}
-
-fn last_number(text: &str) -> Option<String> {
-    let is_part = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '-');
-    text.split(|c: char| !is_part(c))
-        .map(|run| run.replace(',', ""))
-        .map(|run| run.trim_end_matches(['.', '-']).to_owned())
-        .rfind(|run| run.parse::<f64>().is_ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,16 +166,5 @@ mod tests {
         let twice = "{\"id\": \"a\", \"question\": \"b\"}\n\n{\"id\": \"a\", \"question\": \"c\"}\n";
         let error = parse_problems(twice, Path::new("p.jsonl")).unwrap_err().to_string();
         assert!(error.contains("line 3") && error.contains("line 1"), "{error}");
-    }
-
-    #[test]
-    fn the_last_number_decides() {
-        let graded = |text: &str, expected: &str| grade_last_number(text, expected);
-        assert!(graded("16 - 3 - 4 = 9, so 9 * 2 = $18.", "18").correct);
-        assert!(graded("It is 70,000 dollars.", "70000").correct);
-        assert!(graded("minus -3.50", "-3.5").correct);
-        assert!(!graded("18 then 19", "18").correct);
-        assert_eq!(graded("no number here", "18"), Graded { answer: None, correct: false });
-        assert!(!graded("5", "five").correct);
     }
 }

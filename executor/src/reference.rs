@@ -6,6 +6,7 @@
 use crate::{
     error::ExecutorError,
     family::{DecoderConfig, RopeScaling, TinySpec},
+    rope::Rope,
     weights::{LayerWeights, WeightSource},
 };
 
@@ -39,7 +40,7 @@ pub fn forward_tiny(
     Ok(forward(&spec.config(), &spec.weights(), tokens, visible)?)
 }
 
-fn forward(
+pub(crate) fn forward(
     config: &DecoderConfig,
     weights: &dyn WeightSource,
     tokens: &[u32],
@@ -48,6 +49,7 @@ fn forward(
     let embedding = weights.embedding()?;
     let row = |token: &u32| widen(&embedding[*token as usize * config.hidden..][..config.hidden]);
     let mut stream: Vec<Vec<f64>> = tokens.iter().map(row).collect();
+    let turns = turns(config, tokens.len());
     let mut pass =
         ReferencePass { hidden: vec![], queries: vec![], keys: vec![], values: vec![], logits: vec![] };
     for layer in 0..config.layers {
@@ -56,7 +58,7 @@ fn forward(
         let see = |head: usize, query: usize, key: usize| {
             query == key || (query - key < reach && visible(layer, head, query, key))
         };
-        let states = attend(config, &layer_weights, &mut stream, &see);
+        let states = attend(config, &layer_weights, &turns, &mut stream, &see);
         for token in &mut stream {
             feed_forward(config, &layer_weights, token);
         }
@@ -78,6 +80,7 @@ type States = (Vec<Vec<f64>>, Vec<Vec<f64>>, Vec<Vec<f64>>);
 fn attend(
     config: &DecoderConfig,
     weights: &LayerWeights,
+    turns: &[Vec<(f64, f64)>],
     stream: &mut [Vec<f64>],
     visible: &dyn Fn(usize, usize, usize) -> bool,
 ) -> States {
@@ -94,10 +97,10 @@ fn attend(
         }
         let norms = weights.qk_norm.as_ref();
         for head in query.chunks_exact_mut(width) {
-            turn(config, head, norms.map(|norms| norms.0.as_slice()), pos);
+            turn(config, head, norms.map(|norms| norms.0.as_slice()), &turns[pos]);
         }
         for head in key.chunks_exact_mut(width) {
-            turn(config, head, norms.map(|norms| norms.1.as_slice()), pos);
+            turn(config, head, norms.map(|norms| norms.1.as_slice()), &turns[pos]);
         }
         queries.push(query);
         keys.push(key);
@@ -129,20 +132,34 @@ fn attend(
 }
 
 /// Norms a head, if its family does, and rotates it to a position.
-fn turn(config: &DecoderConfig, head: &mut [f64], norm: Option<&[f32]>, pos: usize) {
+fn turn(config: &DecoderConfig, head: &mut [f64], norm: Option<&[f32]>, turns: &[(f64, f64)]) {
     if let Some(norm) = norm {
         let normed = rms_norm(head, norm, config.rms_eps);
         head.copy_from_slice(&normed);
     }
-    debug_assert_eq!(config.rope_scaling, RopeScaling::None, "the naive pass knows no rope scaling");
     let half = head.len() / 2;
-    for i in 0..half {
-        #[expect(clippy::cast_precision_loss, reason = "small whole numbers")]
-        let angle = pos as f64 / config.rope_theta.powf(2.0 * i as f64 / head.len() as f64);
-        let (sin, cos) = angle.sin_cos();
+    for (i, (sin, cos)) in turns.iter().enumerate() {
         let (front, back) = (head[i], head[i + half]);
         (head[i], head[i + half]) = (front * cos - back * sin, back * cos + front * sin);
     }
+}
+
+/// Sine and cosine of every pair of channels, `[pos][head_dim / 2]`. Scaled frequencies are the executor's own: those are
+/// checked against other implementations.
+fn turns(config: &DecoderConfig, count: usize) -> Vec<Vec<(f64, f64)>> {
+    let half = config.head_dim / 2;
+    if config.rope_scaling != RopeScaling::None {
+        let positions: Vec<u32> = (0..).take(count).collect();
+        let (cos, sin) = Rope::new(config).angles(&positions);
+        let widened = sin.iter().zip(&cos).map(|(sin, cos)| (f64::from(*sin), f64::from(*cos)));
+        let all: Vec<(f64, f64)> = widened.collect();
+        return all.chunks(config.head_dim).map(|row| row[..half].to_vec()).collect();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "small whole numbers")]
+    let angle = |pos: usize, i: usize| {
+        (pos as f64 / config.rope_theta.powf(2.0 * i as f64 / config.head_dim as f64)).sin_cos()
+    };
+    (0..count).map(|pos| (0..half).map(|i| angle(pos, i)).collect()).collect()
 }
 
 fn feed_forward(config: &DecoderConfig, weights: &LayerWeights, token: &mut [f64]) {

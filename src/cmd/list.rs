@@ -7,7 +7,8 @@ use kvlab_sim::policy::{Law, Randomness, registry};
 use kvlab_sim::table::{Column, Table};
 use kvlab_sim::trace::{FIELDS, synth};
 
-/// Show what is registered: policies, metrics, figures, model families, trace fields, synthetic workloads.
+/// Show what is registered: policies, metrics, figures, model families, trace fields, built-in problems, answer checkers,
+/// synthetic workloads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to list
@@ -28,6 +29,8 @@ enum What {
     Figures,
     Families,
     Fields,
+    Problems,
+    Graders,
     Workloads,
 }
 
@@ -59,6 +62,14 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
                     vec![name, axes, dtypes.join(" or "), unit.to_owned(), f.doc.to_owned()]
                 })
                 .collect(),
+        ),
+        What::Problems => (
+            vec!["id", "summary"],
+            kvlab_executor::BUILT_INS.iter().map(|b| vec![b.id, b.summary]).map(owned).collect(),
+        ),
+        What::Graders => (
+            vec!["id", "summary"],
+            kvlab_executor::grade::CHECKERS.iter().map(|c| vec![c.id, c.summary]).map(owned).collect(),
         ),
         What::Workloads => (
             vec!["id", "summary"],

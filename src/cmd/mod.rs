@@ -5,6 +5,7 @@ pub(crate) mod exec;
 pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;
+pub(crate) mod model;
 pub(crate) mod plot;
 pub(crate) mod record;
 pub(crate) mod replay;

@@ -43,6 +43,18 @@ impl RuntimeArgs {
         SetupOptions { ort_lib: self.ort_lib.clone(), ..SetupOptions::from_env() }
     }
 
+    /// The file or folder of `model`: a name of ours, which is unpacked or fetched, or a path.
+    pub(crate) fn model_path(&self, model: &str, bars: &Bars) -> Result<PathBuf, CliError> {
+        let setup = self.setup_options();
+        Ok(match model {
+            // A file or folder of that name is meant when there is one.
+            _ if Path::new(model).exists() => PathBuf::from(model),
+            CHAIN => embedded_model(&setup).map_err(ExecutorError::from)?,
+            SMOLLM2 => ensure_model(&setup, bars).map_err(ExecutorError::from)?.path,
+            _ => PathBuf::from(model),
+        })
+    }
+
     /// Loads `model`: a name of ours, a GGUF file or a Hugging Face folder.
     pub(crate) fn load(
         &self,
@@ -50,15 +62,8 @@ impl RuntimeArgs {
         threads: Option<NonZeroUsize>,
         bars: &Bars,
     ) -> Result<Model, CliError> {
-        let setup = self.setup_options();
-        let library = ensure_library(&setup, bars).map_err(ExecutorError::from)?;
-        let path = match model {
-            // A file or folder of that name is meant when there is one.
-            _ if Path::new(model).exists() => PathBuf::from(model),
-            CHAIN => embedded_model(&setup).map_err(ExecutorError::from)?,
-            SMOLLM2 => ensure_model(&setup, bars).map_err(ExecutorError::from)?.path,
-            _ => PathBuf::from(model),
-        };
+        let library = ensure_library(&self.setup_options(), bars).map_err(ExecutorError::from)?;
+        let path = self.model_path(model, bars)?;
         let mut options = LoadOptions::new(library);
         if let Some(threads) = threads {
             options.threads = threads;

@@ -32,7 +32,7 @@ pub(crate) struct TensorInfo {
     /// First byte in the file.
     begin: u64,
     /// Size in bytes.
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A tensor as `f32`.

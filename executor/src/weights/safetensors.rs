@@ -47,6 +47,15 @@ impl SafetensorsTensors {
         Ok(Self { folder: folder.to_owned(), shards })
     }
 
+    /// Storage type, count of numbers and bytes of every tensor.
+    pub(crate) fn summaries(&self) -> impl Iterator<Item = (String, u64, u64)> {
+        self.shards.iter().flat_map(|shard| shard.header.tensors().into_values()).map(|info| {
+            let (begin, end) = info.data_offsets;
+            let count: usize = info.shape.iter().product();
+            (format!("{:?}", info.dtype), count as u64, (end - begin) as u64)
+        })
+    }
+
     /// The files, in the order of their names.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().map(|shard| shard.path.as_path())

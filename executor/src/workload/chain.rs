@@ -6,7 +6,7 @@
 //!
 //! Not responsible for: running a model, sampling, scoring a set of answers.
 
-mod draw;
+use super::draw;
 mod level;
 mod problem;
 mod proposal;
