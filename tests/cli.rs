@@ -270,3 +270,30 @@ fn a_budget_above_the_length_says_that_the_policy_never_triggered() {
         assert!(row["lint"].as_str().unwrap().contains("never triggered"), "{row}");
     }
 }
+
+#[test]
+fn a_model_is_inspected_without_a_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = kvlab(folder.path(), &["model", "inspect", "chain"]);
+    let said = text(&done.stdout);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(said.contains("family      qwen3") && said.contains("bytes a token in f32"), "{said}");
+    let done = kvlab(folder.path(), &["model", "inspect", "chain", "--json"]);
+    let card: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(card["config"]["kv_heads"], 2);
+    let done = kvlab(folder.path(), &["model", "inspect", "nowhere"]);
+    assert_eq!(done.status.code(), Some(3));
+    assert!(text(&done.stderr).contains("nowhere"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn built_in_problems_and_graders_are_listed_and_unknown_ones_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (what, word) in [("problems", "passkey-2"), ("graders", "latex")] {
+        let done = kvlab(folder.path(), &["list", what]);
+        assert!(done.status.success() && text(&done.stdout).contains(word));
+    }
+    let done = kvlab(folder.path(), &["record", "--workload", "riddles", "--out", "t"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(text(&done.stderr).contains("passkey-2"), "{}", text(&done.stderr));
+}

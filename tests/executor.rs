@@ -7,6 +7,7 @@
 
 mod families;
 mod gguf_files;
+mod model_check;
 mod parity;
 mod record;
 mod setup;

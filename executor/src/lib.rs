@@ -23,6 +23,7 @@ mod inspect;
 mod items;
 mod model;
 mod open_loop;
+pub mod parity;
 pub mod problems;
 mod progress;
 mod record;

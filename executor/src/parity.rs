@@ -138,9 +138,8 @@ fn naive(model: &mut Model, probe: &[u32], wanted: bool) -> Result<Vec<CheckRow>
         return Ok(vec![CheckRow::skipped(NAIVE_STATES, note), CheckRow::skipped(NAIVE_LOGITS, note)]);
     }
     let config = model.config().clone();
-    let slow = model.with_weights(|weights| {
-        Ok(reference::forward(&config, weights, probe, &|_, _, _, _| true)?)
-    })?;
+    let slow =
+        model.with_weights(|weights| Ok(reference::forward(&config, weights, probe, &|_, _, _, _| true)?))?;
     let mut decoder = model.decoder()?;
     let pass = decoder.forward(probe, Taps::STATES)?;
     let logits = decoder.logits(&pass)?;
@@ -171,7 +170,11 @@ fn itself(model: &mut Model, probe: &[u32]) -> Result<Vec<CheckRow>, ExecutorErr
     let ignore = |_: &mut Decoder<'_>, _: &Pass| Ok::<_, DecodeError>(());
     let pass = decoder.prefill(probe, three, Taps::NONE, ignore)?;
     let logits = decoder.last_logits(&pass)?;
-    rows.push(CheckRow::within("logits, in chunks of 3 tokens", difference(&logits, &expected), SELF_TOLERANCE));
+    rows.push(CheckRow::within(
+        "logits, in chunks of 3 tokens",
+        difference(&logits, &expected),
+        SELF_TOLERANCE,
+    ));
 
     let middle = layers / 2;
     let mut decoder = model.decoder()?;
