@@ -60,7 +60,7 @@ fn weights_come_back_in_their_shapes() {
     let w_o = trace.w_o(LayerIdx::new(1)).unwrap();
     assert_eq!(w_o.dim(), (3, 2, 4));
     // Row-major: hidden 2, head 1, channel 3 is the last element.
-    assert_eq!(w_o[[2, 1, 3]], value(Weight::WO(LayerIdx::new(1)), 23));
+    assert_eq!(w_o[[2, 1, 3]].to_bits(), value(Weight::WO(LayerIdx::new(1)), 23).to_bits());
     assert_eq!(trace.final_norm().unwrap(), values(Weight::FinalNorm));
     let unembedding = trace.unembedding().unwrap();
     assert_eq!((unembedding.dim(), unembedding[[39, 1]]), ((40, 3), value(Weight::Unembedding, 118)));
