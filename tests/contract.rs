@@ -200,6 +200,24 @@ proptest! {
         }
     }
 
+    /// Who serves the vectors does not matter: a recording, which shares work between cells, and plain vectors, as the loop of
+    /// a model has them, give the same evictions, slot for slot.
+    #[test]
+    fn a_recording_decides_as_plain_vectors_do(spec in synth::tiny_spec(), knobs in stacks::knobs(), seed in any::<u64>(), holes in any::<u64>()) {
+        let trace = synth::build(spec);
+        let meta = &trace.sequences()[0];
+        let tensors = trace.layer(meta.seq, LayerIdx::new(0)).unwrap();
+        let head = RecordedHead::new(&tensors, trace.shape(), LayerIdx::new(0), KvHead::new(0), meta.len).unwrap();
+        let plain = PlainHead::of(&head, meta.len);
+        let newest = meta.len.saturating_sub(knobs.recent + 1);
+        let resident: Vec<Pos> =
+            positions(meta.len).into_iter().filter(|pos| pos.get() < knobs.sinks || pos.get() >= newest || holes >> (pos.get() % 64) & 1 == 1).collect();
+        for (name, stack) in fitting(&knobs) {
+            let recorded = stack.evict(&head, at(meta.len, 0), &resident, knobs.capacity, seed);
+            prop_assert_eq!(recorded, stack.evict(&plain, at(meta.len, 0), &resident, knobs.capacity, seed), "{}", name);
+        }
+    }
+
     /// P8: whoever claims the stack law keeps a superset under a larger budget, from the same resident tokens.
     #[test]
     fn a_larger_budget_keeps_a_superset_where_that_is_claimed(spec in synth::tiny_spec(), knobs in stacks::knobs(), seed in any::<u64>()) {

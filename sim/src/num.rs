@@ -3,11 +3,21 @@
 //! Sums run in sixteen lanes that are folded in a fixed order, products are never fused with additions, and `exp`,
 //! `ln` and `cos` are polynomials of our own. Orders are total: by score, then by position.
 
+pub(crate) mod rows;
+
 use std::cmp::Ordering;
 
 /// Lanes of a sum. The order of additions is part of the results: it must not depend on the machine.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
+#[inline(always)]
+fn add(sums: &mut [f32; LANES], more: &[f32; LANES]) {
+    for lane in 0..LANES {
+        sums[lane] += more[lane];
+    }
+}
+
+#[inline(always)]
 fn fold(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
@@ -174,13 +184,17 @@ pub fn softmax(values: &mut [f32]) {
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "kernels are small")]
 pub fn avg_pool(values: &[f32], kernel: usize) -> Vec<f32> {
-    let half = kernel / 2;
-    (0..values.len())
-        .map(|at| {
-            let window = &values[at.saturating_sub(half)..(at + half + 1).min(values.len())];
-            window.iter().fold(0.0, |total, value| total + value) / kernel as f32
-        })
-        .collect()
+    let (half, len) = (kernel / 2, values.len());
+    let mut pooled = vec![0.0; len];
+    // One neighbour after the other, from left to right; those outside count as zeros.
+    for offset in 0..kernel {
+        let (from, to) = (offset.saturating_sub(half), half.saturating_sub(offset));
+        if from < len && to < len {
+            pooled[to..].iter_mut().zip(&values[from..]).for_each(|(sum, value)| *sum += value);
+        }
+    }
+    pooled.iter_mut().for_each(|sum| *sum /= kernel as f32);
+    pooled
 }
 
 /// The order in which candidates are kept: higher score first, then lower index.
@@ -193,15 +207,31 @@ pub fn keep_order(a: (f32, u32), b: (f32, u32)) -> Ordering {
 
 /// The `count` best of `candidates` = (score, tie-break key), in [`keep_order`]; all of them when there are fewer.
 #[must_use]
-pub fn top(mut candidates: Vec<(f32, u32)>, count: usize) -> Vec<(f32, u32)> {
-    if count < candidates.len() {
+pub fn top(candidates: Vec<(f32, u32)>, count: usize) -> Vec<(f32, u32)> {
+    let mut packed: Vec<u64> = candidates
+        .into_iter()
+        .map(|(score, key)| u64::from(descending(score)) << 32 | u64::from(key))
+        .collect();
+    if count < packed.len() {
         if count > 0 {
-            candidates.select_nth_unstable_by(count - 1, |a, b| keep_order(*a, *b));
+            packed.select_nth_unstable(count - 1);
         }
-        candidates.truncate(count);
+        packed.truncate(count);
     }
-    candidates.sort_unstable_by(|a, b| keep_order(*a, *b));
-    candidates
+    packed.sort_unstable();
+    #[expect(clippy::cast_possible_truncation, reason = "the halves are what was packed")]
+    packed.into_iter().map(|word| (ascending((word >> 32) as u32), word as u32)).collect()
+}
+
+/// A key that falls as the score rises, in the order of `f32::total_cmp`.
+fn descending(score: f32) -> u32 {
+    let bits = score.to_bits();
+    if bits >> 31 == 0 { !bits & 0x7FFF_FFFF } else { bits }
+}
+
+/// The score that [`descending`] took.
+fn ascending(key: u32) -> f32 {
+    f32::from_bits(if key >> 31 == 0 { !key & 0x7FFF_FFFF } else { key })
 }
 
 #[cfg(test)]
@@ -245,6 +275,15 @@ mod tests {
     fn equal_scores_are_kept_by_lower_index() {
         let best = top(vec![(0.5, 3), (0.5, 1), (0.9, 7), (0.5, 0)], 3);
         assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [7, 0, 1]);
+    }
+
+    #[test]
+    fn packed_scores_keep_the_total_order() {
+        let scores = [f32::NEG_INFINITY, -2.0, -1e-40, -0.0, 0.0, 1e-40, 1.0, 3.5, f32::INFINITY];
+        for (a, b) in scores.iter().zip(&scores[1..]) {
+            assert!(descending(*a) > descending(*b), "{a} {b}");
+        }
+        assert!(scores.iter().all(|s| ascending(descending(*s)).to_bits() == s.to_bits()));
     }
 
     #[test]

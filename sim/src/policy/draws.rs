@@ -1,6 +1,6 @@
 //! The random streams of one decision.
 
-use super::At;
+use super::{At, MemoKey};
 use crate::rng::{Purpose, Stream, StreamKey};
 
 /// The streams that a policy may draw from at one eviction of one KV head.
@@ -42,5 +42,17 @@ impl Draws {
     #[must_use]
     pub fn of_layer_fixed(&self, id: &str) -> Stream {
         StreamKey { step: 0, branch: 1, ..self.key(id) }.stream()
+    }
+
+    /// The key of work of the part `part` that depends on these draws for one KV head; `variant` tells apart the rest.
+    #[must_use]
+    pub fn key_of_head(&self, part: &'static str, variant: u64) -> MemoKey {
+        MemoKey { head: u32::from(self.at.head.get()) + 1, ..self.key_of_layer(part, variant) }
+    }
+
+    /// As [`Draws::key_of_head`], for work that is the same for all heads of the layer.
+    #[must_use]
+    pub fn key_of_layer(&self, part: &'static str, variant: u64) -> MemoKey {
+        MemoKey { seed: self.seed, eviction: self.at.eviction, head: 0, variant, part }
     }
 }

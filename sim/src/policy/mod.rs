@@ -5,11 +5,13 @@
 //! borrowed views, never a ledger, an engine or a counter. [`Stack::evict`](compose::Stack::evict) disposes: it
 //! protects sinks and recent tokens, enforces the budget and breaks ties.
 
+mod attention;
 pub mod budget;
 pub mod compose;
 mod draws;
 mod error;
 pub mod exit;
+mod memo;
 mod params;
 pub mod registry;
 pub mod reserve;
@@ -19,8 +21,11 @@ pub mod select;
 mod spec;
 mod view;
 
+pub use attention::Weights;
+pub(crate) use attention::{TILE, mean_attention, tiles, weights_from_logits};
 pub use draws::Draws;
 pub use error::PolicyError;
+pub use memo::{Memo, MemoKey};
 pub use params::RawParams;
 pub use spec::{Entry, Family, Law, Needs, PolicySpec, Randomness};
 pub(crate) use view::scale;

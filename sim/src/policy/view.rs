@@ -1,8 +1,10 @@
 //! The read-only views that policies decide on.
 
+use super::{Memo, MemoKey, Weights, weights_from_logits};
 use crate::num;
 use crate::types::{KvHead, LayerIdx, Pos, SeqIdx};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Where and when a decision is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,34 @@ pub trait HeadData {
             if pos > query_pos { f32::NEG_INFINITY } else { num::dot(query, self.key(pos)) * scale }
         }));
     }
+
+    /// Attention weights of all query heads of the group at `queries` on `keys`, before any normalisation, into `out`:
+    /// proportional to `exp(logit / temperature)` within one (query, member), 0 for a key after the query.
+    ///
+    /// What is made of weights divided by their sum has the same bits, whoever serves the vectors.
+    fn weights(&self, queries: Range<u32>, keys: &[Pos], temperature: f32, out: &mut Weights) {
+        weights_from_logits(self, queries, keys, temperature, out);
+    }
+
+    /// Attention of `queries` on the first `scored` of `keys`, with the softmax over all of `keys`, mean over queries and
+    /// query heads, into `out`, `[slot]`: [`Weights::mean`] of [`HeadData::weights`], with the same bits.
+    fn mean_attention(
+        &self,
+        queries: Range<u32>,
+        keys: &[Pos],
+        scored: usize,
+        temperature: f32,
+        out: &mut Vec<f32>,
+    ) {
+        let mut weights = Weights::default();
+        self.weights(queries, keys, temperature, &mut weights);
+        weights.mean(scored, out);
+    }
+
+    /// Where work on this layer that several cells or heads share is remembered; absent where nothing is.
+    fn memo(&self) -> Option<&Memo> {
+        None
+    }
 }
 
 /// `1 / sqrt(head_dim)`.
@@ -84,7 +114,21 @@ impl HeadView<'_> {
 
     /// Positions of the last `count` queries that are at hand.
     pub fn last_queries(&self, count: u32) -> impl Iterator<Item = Pos> + use<> {
-        (self.window.end.saturating_sub(count).max(self.window.start)..self.window.end).map(Pos::new)
+        self.last_window(count).map(Pos::new)
+    }
+
+    /// As [`HeadView::last_queries`], as a range.
+    #[must_use]
+    pub fn last_window(&self, count: u32) -> Range<u32> {
+        self.window.end.saturating_sub(count).max(self.window.start)..self.window.end
+    }
+
+    /// The shared piece of work under `key`, made by `make` where nobody has made it.
+    pub fn shared<T: 'static>(&self, key: MemoKey, make: impl FnOnce() -> T) -> Rc<T> {
+        match self.data.memo() {
+            Some(memo) => memo.get(key, make),
+            None => Rc::new(make()),
+        }
     }
 }
 

@@ -1,86 +1,64 @@
-//! The full-cache attention of one query, and what is left of it on a subset of the tokens.
+//! The full-cache attention of recorded queries, and what is left of it on a subset of the tokens.
 
 use super::RecordedHead;
-use crate::num;
-use crate::policy::HeadData;
+use crate::num::{LANES, rows};
+use crate::policy::{HeadData, TILE};
 use crate::types::Pos;
+use std::ops::Range;
 
-/// Attention of the query heads of one group at one position, over all earlier tokens and itself.
-#[derive(Debug, Default)]
-pub(super) struct FullAttention {
-    /// Probabilities, `[member][kv_pos]`.
-    rows: Vec<Vec<f32>>,
-    /// Their sums in position order, `[member]`: what a subset's mass is divided by, so that the full set gives 1.
-    totals: Vec<f64>,
-    /// Attention outputs, `[member][head_dim]`; empty unless asked for.
-    outputs: Vec<Vec<f32>>,
+/// Sums of the weights on `slots` of the lanes of `queries`, `[query, member]`; the queries lie in one tile.
+fn masses(head: &RecordedHead<'_>, queries: &Range<u32>, slots: &[Pos]) -> Vec<f64> {
+    let (tile, group) = (head.tile(queries.start), head.group());
+    let first = (queries.start % TILE) as usize * group;
+    let aligned = first / LANES * LANES;
+    let wanted = first - aligned..first - aligned + queries.len() * group;
+    let mut masses = vec![0.0; wanted.end.next_multiple_of(LANES)];
+    rows::sums(tile.rows(), tile.lanes(), aligned, slots, &mut masses);
+    masses.truncate(wanted.end);
+    masses.split_off(wanted.start)
 }
 
-impl FullAttention {
-    /// Computes the rows at `pos`, where `positions` lists `0..=pos`.
-    pub(super) fn compute(&mut self, head: &RecordedHead<'_>, pos: Pos, positions: &[Pos], outputs: Outputs) {
-        head.with_logits(pos, |logits| self.rows = logits.to_vec());
-        self.totals.clear();
-        self.outputs.clear();
-        for row in &mut self.rows {
-            num::softmax(row);
-            self.totals.push(row.iter().fold(0.0, |total, &p| total + f64::from(p)));
-            if outputs == Outputs::Yes {
-                self.outputs.push(weighted_values(head, row, positions));
-            }
-        }
-    }
-
-    /// Share of the probability that falls on `resident`, summed over the members of the group.
-    pub(super) fn recall(&self, resident: &[Pos]) -> f64 {
-        self.rows
-            .iter()
-            .zip(&self.totals)
-            .map(|(row, total)| {
-                resident.iter().fold(0.0, |mass, pos| mass + f64::from(row[pos.idx()])) / total
-            })
-            .sum()
-    }
-
-    /// Relative error of the output when only `resident` is attended, summed over the members of the group.
-    pub(super) fn output_error(&self, head: &RecordedHead<'_>, resident: &[Pos]) -> f64 {
-        self.rows
-            .iter()
-            .zip(&self.outputs)
-            .map(|(row, full)| {
-                let weights: Vec<f32> = resident.iter().map(|pos| row[pos.idx()]).collect();
-                let mass = num::sum(&weights);
-                let mut kept = weighted_values(head, &weights, resident);
-                // With no mass left there is no output: the error is 1.
-                let renormalise = if mass > 0.0 { 1.0 / mass } else { 0.0 };
-                kept.iter_mut().for_each(|x| *x *= renormalise);
-                relative_distance(&kept, full)
-            })
-            .sum()
-    }
+/// Share of the full-cache attention that falls on `resident`, summed over the query heads of the group, for each query of
+/// `queries`, which lie in one tile. `resident` may hold tokens after a query: it does not see them.
+pub(super) fn recall(
+    head: &RecordedHead<'_>,
+    queries: Range<u32>,
+    resident: &[Pos],
+) -> impl Iterator<Item = f64> + use<> {
+    let (tile, group) = (head.tile(queries.start), head.group());
+    let first = (queries.start % TILE) as usize * group;
+    let masses = masses(head, &queries, resident);
+    let shares: Vec<f64> =
+        masses.iter().zip(&tile.totals()[first..]).map(|(mass, total)| mass / total).collect();
+    (0..queries.len())
+        .map(move |at| shares[at * group..(at + 1) * group].iter().fold(0.0, |sum, share| sum + share))
 }
 
-/// Whether attention outputs are wanted beside the probabilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outputs {
-    Yes,
-    No,
-}
-
-fn weighted_values(head: &RecordedHead<'_>, weights: &[f32], positions: &[Pos]) -> Vec<f32> {
-    let mut output = vec![0.0; head.head_dim()];
-    for (&weight, &pos) in weights.iter().zip(positions) {
-        num::add_scaled(&mut output, weight, head.value(pos));
+/// Attention outputs of the query at `query` over `slots`, softmax over them, `[member, head_dim]`. Zeros where they have no
+/// weight at all.
+pub(super) fn output(head: &RecordedHead<'_>, query: u32, slots: &[Pos]) -> Vec<f64> {
+    let (tile, group) = (head.tile(query), head.group());
+    let (first, head_dim) = ((query % TILE) as usize * group, head.head_dim());
+    let masses = masses(head, &(query..query + 1), slots);
+    let mut outputs = vec![0.0; group * head_dim];
+    for (member, output) in outputs.chunks_exact_mut(head_dim).enumerate() {
+        rows::mix(tile.rows(), tile.lanes(), first + member, head.values(), slots, output);
+        let renormalise = if masses[member] > 0.0 { 1.0 / masses[member] } else { 0.0 };
+        output.iter_mut().for_each(|x| *x *= renormalise);
     }
-    output
+    outputs
 }
 
-fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
+/// `|found - expected| / |expected|` of each member, summed; both `[member, head_dim]`.
+pub(super) fn relative_distance(found: &[f64], expected: &[f64], head_dim: usize) -> f64 {
     let square = |x: f64| x * x;
-    let (mut apart, mut size) = (0.0, 0.0);
-    for (&f, &e) in found.iter().zip(expected) {
-        apart += square(f64::from(f) - f64::from(e));
-        size += square(f64::from(e));
-    }
-    if size > 0.0 { (apart / size).sqrt() } else { 0.0 }
+    let of_member = |(found, expected): (&[f64], &[f64])| {
+        let (mut apart, mut size) = (0.0, 0.0);
+        for (f, e) in found.iter().zip(expected) {
+            apart += square(f - e);
+            size += square(*e);
+        }
+        if size > 0.0 { (apart / size).sqrt() } else { 0.0 }
+    };
+    found.chunks_exact(head_dim).zip(expected.chunks_exact(head_dim)).map(of_member).sum()
 }

@@ -1,12 +1,14 @@
 //! One recorded KV head as policies see it.
 
 use crate::num;
-use crate::policy::HeadData;
+use crate::policy::{HeadData, Memo, TILE, Weights, mean_attention, tiles, weights_from_logits};
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
-use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::ops::Range;
+use std::rc::Rc;
 
 use super::ReplayError;
+use super::tile::Tile;
 use crate::trace::LayerTensors;
 use ndarray::Array3;
 
@@ -18,8 +20,9 @@ pub struct RecordedHead<'a> {
     values: &'a [f32],
     head_dim: usize,
     ranges: OnceCell<Vec<f32>>,
-    /// Scaled logits of a query with every key up to its own, by query position, `[member][kv_pos]`.
-    rows: RefCell<BTreeMap<u32, Vec<Vec<f32>>>>,
+    /// Attention weights of sixteen queries each, computed when they are first asked for, `[q_pos / 16]`.
+    tiles: Vec<OnceCell<Tile>>,
+    memo: Rc<Memo>,
 }
 
 impl<'a> RecordedHead<'a> {
@@ -53,8 +56,15 @@ impl<'a> RecordedHead<'a> {
             values: rows("v", &tensors.v, shape.kv_heads, head.idx())?,
             head_dim,
             ranges: OnceCell::new(),
-            rows: RefCell::new(BTreeMap::new()),
+            tiles: (0..len.div_ceil(TILE)).map(|_| OnceCell::new()).collect(),
+            memo: Rc::new(Memo::default()),
         })
+    }
+
+    /// With work shared with the other KV heads of the layer, through `memo`.
+    #[must_use]
+    pub(super) fn sharing(self, memo: &Rc<Memo>) -> Self {
+        Self { memo: memo.clone(), ..self }
     }
 
     /// Channels a head.
@@ -69,28 +79,29 @@ impl<'a> RecordedHead<'a> {
         self.ranges.get_or_init(|| self.values.chunks_exact(self.head_dim).map(num::range).collect())
     }
 
-    /// Forgets the logits of queries before `pos`: nobody will look at them again.
-    pub(super) fn forget_before(&self, pos: u32) {
-        let mut rows = self.rows.borrow_mut();
-        let kept = rows.split_off(&pos);
-        *rows = kept;
+    /// All values, `[kv_pos, head_dim]`.
+    pub(super) fn values(&self) -> &[f32] {
+        self.values
     }
 
-    /// Hands the logits of the query at `pos` with all keys up to it to `read`, `[member][kv_pos]`. They are computed
-    /// once, whichever cells ask.
-    pub(super) fn with_logits<T>(&self, pos: Pos, read: impl FnOnce(&[Vec<f32>]) -> T) -> T {
-        let mut rows = self.rows.borrow_mut();
-        read(rows.entry(pos.get()).or_insert_with(|| {
-            let scale = crate::policy::scale(self.head_dim);
-            let keys = || self.keys.chunks_exact(self.head_dim).take(pos.idx() + 1);
-            self.queries
-                .iter()
-                .map(|queries| {
-                    let query = self.row(queries, pos);
-                    keys().map(|key| num::dot(query, key) * scale).collect()
-                })
-                .collect()
-        }))
+    /// The tile that holds the query at `pos`, computed once whichever cells ask.
+    pub(super) fn tile(&self, pos: u32) -> &Tile {
+        let first = pos / TILE * TILE;
+        self.tiles[(pos / TILE) as usize]
+            .get_or_init(|| Tile::compute(first, &self.queries, self.keys, self.head_dim))
+    }
+
+    /// Forgets the weights of queries before `pos`: nobody will look at them again soon.
+    pub(super) fn forget_before(&mut self, pos: u32) {
+        self.tiles[..(pos / TILE) as usize].iter_mut().for_each(|tile| drop(tile.take()));
+    }
+
+    /// The tiles of `queries`, if a subset's weights are theirs up to a power of two.
+    fn tame_tiles(&self, queries: &Range<u32>) -> Option<Vec<&Tile>> {
+        let is_recorded = queries.end as usize <= self.tiles.len() * TILE as usize;
+        let tiles: Vec<&Tile> =
+            tiles(queries).filter(|_| is_recorded).map(|tile| self.tile(tile * TILE)).collect();
+        (is_recorded && tiles.iter().all(|tile| tile.is_tame())).then_some(tiles)
     }
 
     fn row(&self, all: &'a [f32], pos: Pos) -> &'a [f32] {
@@ -119,12 +130,53 @@ impl HeadData for RecordedHead<'_> {
         self.ranges()[pos.idx()]
     }
 
-    fn logits(&self, member: usize, query_pos: Pos, keys: &[Pos], out: &mut Vec<f32>) {
-        out.clear();
-        self.with_logits(query_pos, |rows| {
-            // A key after the query has no entry: it is not seen.
-            let row = &rows[member];
-            out.extend(keys.iter().map(|pos| row.get(pos.idx()).copied().unwrap_or(f32::NEG_INFINITY)));
-        });
+    fn weights(&self, queries: Range<u32>, keys: &[Pos], temperature: f32, out: &mut Weights) {
+        let recorded = if is_one(temperature) { self.tame_tiles(&queries) } else { None };
+        let Some(recorded) = recorded else {
+            weights_from_logits(self, queries, keys, temperature, out);
+            return;
+        };
+        out.reset(queries, self.group(), keys.len());
+        for (at, tile) in recorded.iter().enumerate() {
+            let (rows, lanes) = (tile.rows(), tile.lanes());
+            for (target, pos) in out.tile_mut(at).chunks_exact_mut(lanes).zip(keys) {
+                // A key after every query of the tile has no row.
+                if let Some(row) = rows.get(pos.idx() * lanes..(pos.idx() + 1) * lanes) {
+                    target.copy_from_slice(row);
+                }
+            }
+        }
     }
+
+    fn mean_attention(
+        &self,
+        queries: Range<u32>,
+        keys: &[Pos],
+        scored: usize,
+        temperature: f32,
+        out: &mut Vec<f32>,
+    ) {
+        let recorded = if is_one(temperature) { self.tame_tiles(&queries) } else { None };
+        let latest = keys.iter().max().map_or(0, |pos| pos.get());
+        // A key after every query of a tile has no row there.
+        if let Some(recorded) = recorded
+            && !queries.is_empty()
+            && latest / TILE <= queries.start / TILE
+        {
+            let rows: Vec<&[f32]> = recorded.iter().map(|tile| tile.rows()).collect();
+            mean_attention(&rows, &queries, self.group(), keys, scored, out);
+            return;
+        }
+        let mut weights = Weights::default();
+        self.weights(queries, keys, temperature, &mut weights);
+        weights.mean(scored, out);
+    }
+
+    fn memo(&self) -> Option<&Memo> {
+        Some(&self.memo)
+    }
+}
+
+fn is_one(temperature: f32) -> bool {
+    temperature.to_bits() == 1.0f32.to_bits()
 }

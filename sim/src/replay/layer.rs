@@ -1,15 +1,15 @@
 //! One layer of one sequence through all cells.
 
-use super::attention::{FullAttention, Outputs};
+use super::head_run::{Due, HeadRun};
 use super::recording::wide_count;
 use super::{RecordedHead, ReplayError};
 use crate::ledger::KeptSet;
-use crate::num;
-use crate::policy::At;
-use crate::policy::compose::{Eviction, Stack};
-use crate::policy::schedule::Moment;
+use crate::policy::compose::Stack;
+use crate::policy::{At, HeadData, Memo, PolicyError, TILE};
 use crate::trace::{LayerTensors, SequenceMeta};
-use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
+use crate::types::{KvHead, LayerIdx, ModelShape};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// A stack under a seed.
 #[derive(Clone, Copy, Debug)]
@@ -69,112 +69,142 @@ pub fn replay_layer(
     cells: &[EvictionCell<'_>],
     settings: Settings,
 ) -> Result<Vec<LayerOutcome>, ReplayError> {
-    let mut outcomes = vec![LayerOutcome::default(); cells.len()];
-    for kv_head in shape.kv_head_ids() {
-        let head = RecordedHead::new(tensors, shape, layer, kv_head, meta.len)?;
-        let mut runs: Vec<HeadRun<'_>> =
-            cells.iter().map(|cell| HeadRun::new(cell, shape, meta, layer, kv_head)).collect();
-        replay_head(&head, meta, &mut runs, &mut outcomes, settings)?;
-        count_wide(&head, meta.len, &runs, &mut outcomes);
+    let outcomes = replay_cells(shape, meta, layer, tensors, cells, settings)?;
+    Ok(outcomes.into_iter().collect::<Result<_, PolicyError>>()?)
+}
+
+/// As [`replay_layer`], with a result of its own for each cell: a policy that cannot decide stops its cell only.
+///
+/// What one cell gives does not depend on the others: they only share work.
+///
+/// # Errors
+/// When a tensor has the wrong shape.
+pub fn replay_cells(
+    shape: &ModelShape,
+    meta: &SequenceMeta,
+    layer: LayerIdx,
+    tensors: &LayerTensors,
+    cells: &[EvictionCell<'_>],
+    settings: Settings,
+) -> Result<Vec<Result<LayerOutcome, PolicyError>>, ReplayError> {
+    let memo = Rc::new(Memo::default());
+    let mut heads = Vec::with_capacity(usize::from(shape.kv_heads));
+    for head in shape.kv_head_ids() {
+        let at = At { seq: meta.seq, layer, head, eviction: 0, seen: meta.prompt_len };
+        let recorded = RecordedHead::new(tensors, shape, layer, head, meta.len)?.sharing(&memo);
+        heads.push(HeadRun::new(recorded, at, meta.len, cells.len(), settings));
+    }
+    let mut outcomes: Vec<Result<LayerOutcome, PolicyError>> = vec![Ok(LayerOutcome::default()); cells.len()];
+    let window = cells.iter().map(|cell| cell.stack.window()).max().unwrap_or(0);
+    let agenda = Agenda::new(shape, meta, layer, cells);
+    let mut events = agenda.events.iter().peekable();
+    let mut end = meta.prompt_len;
+    loop {
+        while let Some((seen, due)) = events.next_if(|(seen, _)| **seen <= end) {
+            let due: Vec<usize> = due.iter().copied().filter(|cell| outcomes[*cell].is_ok()).collect();
+            evict(&mut heads, *seen, &due, cells, &agenda, &mut outcomes);
+        }
+        let next = events.peek().map_or(meta.len, |(seen, _)| **seen);
+        let keep_from = next.saturating_sub(window).min(end);
+        heads.iter_mut().for_each(|head| head.measure_to(end, keep_from));
+        if end == meta.len {
+            break;
+        }
+        end = meta.len.min((end / TILE + 1) * TILE);
+    }
+    heads.iter_mut().for_each(HeadRun::close);
+    for (cell, outcome) in outcomes.iter_mut().enumerate() {
+        if let Ok(outcome) = outcome {
+            finish(&heads, meta, cell, settings, outcome);
+        }
     }
     Ok(outcomes)
 }
 
-fn replay_head(
-    head: &RecordedHead<'_>,
+/// When which cell evicts. All heads follow one schedule.
+struct Agenda {
+    /// Cells that are due, by tokens seen.
+    events: BTreeMap<u32, Vec<usize>>,
+    /// Equal for cells whose scorers are the same under the same seed, `[cell]`.
+    scorers: Vec<usize>,
+    /// Tokens kept at an eviction, `[kv_head][cell]`.
+    capacities: Vec<Vec<u32>>,
+}
+
+impl Agenda {
+    fn new(shape: &ModelShape, meta: &SequenceMeta, layer: LayerIdx, cells: &[EvictionCell<'_>]) -> Self {
+        let mut events: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut known = BTreeMap::new();
+        let mut scorers = Vec::with_capacity(cells.len());
+        for (at, cell) in cells.iter().enumerate() {
+            for seen in cell.stack.evictions(meta.prompt_len, meta.len) {
+                events.entry(seen).or_default().push(at);
+            }
+            let seed = if cell.stack.is_random() { cell.seed } else { 0 };
+            let next = known.len();
+            scorers.push(*known.entry((cell.stack.scorer(), seed)).or_insert(next));
+        }
+        let of_head =
+            |head: KvHead| cells.iter().map(|cell| cell.stack.capacity(shape, layer, head)).collect();
+        Self { events, scorers, capacities: shape.kv_head_ids().map(of_head).collect() }
+    }
+}
+
+fn evict(
+    heads: &mut [HeadRun<'_>],
+    seen: u32,
+    due: &[usize],
+    cells: &[EvictionCell<'_>],
+    agenda: &Agenda,
+    outcomes: &mut [Result<LayerOutcome, PolicyError>],
+) {
+    for (head, capacities) in heads.iter_mut().zip(&agenda.capacities) {
+        let of_cell = |cell: &usize| {
+            let outcome = outcomes[*cell].as_ref().ok()?;
+            let made = outcome.evictions.len()
+                - usize::from(outcome.evictions.last().is_some_and(|e| e.seen == seen));
+            let eviction = u32::try_from(made).unwrap_or(u32::MAX);
+            Some(Due { cell: *cell, scorer: agenda.scorers[*cell], eviction, capacity: capacities[*cell] })
+        };
+        let due: Vec<Due> = due.iter().filter_map(of_cell).collect();
+        for decision in head.evict(seen, &due, cells) {
+            let Ok(outcome) = &mut outcomes[decision.cell] else {
+                continue;
+            };
+            match decision.result {
+                Ok((set, tied)) => {
+                    outcome.ties += u64::from(tied);
+                    match outcome.evictions.last_mut() {
+                        Some(eviction) if eviction.seen == seen => eviction.heads.push(set),
+                        _ => outcome.evictions.push(LayerEviction { seen, heads: vec![set] }),
+                    }
+                }
+                Err(error) => outcomes[decision.cell] = Err(error),
+            }
+        }
+    }
+    for cell in due.iter().filter(|cell| outcomes[**cell].is_err()) {
+        heads.iter_mut().for_each(|head| head.drop_cell(*cell));
+    }
+}
+
+fn finish(
+    heads: &[HeadRun<'_>],
     meta: &SequenceMeta,
-    runs: &mut [HeadRun<'_>],
-    outcomes: &mut [LayerOutcome],
+    cell: usize,
     settings: Settings,
-) -> Result<(), ReplayError> {
-    for (run, outcome) in runs.iter_mut().zip(outcomes.iter_mut()) {
-        run.evict_if_due(head, Moment::PrefillDone, meta.prompt_len, outcome)?;
-    }
-    let positions: Vec<Pos> = (0..meta.len).map(Pos::new).collect();
-    let mut full = FullAttention::default();
-    let window = runs.iter().map(|run| run.stack.window()).max().unwrap_or(0);
-    for pos in meta.prompt_len..meta.len {
-        let step = pos - meta.prompt_len;
-        let is_sampled = settings.output_error_every > 0 && step.is_multiple_of(settings.output_error_every);
-        let outputs = if is_sampled { Outputs::Yes } else { Outputs::No };
-        full.compute(head, Pos::new(pos), &positions[..=pos as usize], outputs);
-        for (run, outcome) in runs.iter_mut().zip(outcomes.iter_mut()) {
-            run.resident.push(Pos::new(pos));
-            let recall = full.recall(&run.resident);
-            match outcome.recall.get_mut(step as usize) {
-                Some(sum) => *sum += recall,
-                None => outcome.recall.push(recall),
-            }
-            if is_sampled {
-                outcome.error_sum += full.output_error(head, &run.resident);
-                outcome.error_terms += crate::policy::HeadData::group(head) as u64;
-            }
-            run.evict_if_due(head, Moment::DecodeStep, pos + 1, outcome)?;
+    outcome: &mut LayerOutcome,
+) {
+    let steps = meta.len - meta.prompt_len;
+    outcome.recall = vec![0.0; steps as usize];
+    for run in heads {
+        outcome.recall.iter_mut().zip(run.recall(cell)).for_each(|(sum, share)| *sum += share);
+        outcome.error_sum += run.error(cell);
+        if settings.output_error_every > 0 {
+            outcome.error_terms +=
+                run.head.group() as u64 * u64::from(steps.div_ceil(settings.output_error_every));
         }
-        head.forget_before((pos + 1).saturating_sub(window));
-    }
-    Ok(())
-}
-
-/// One cell at work on one KV head.
-struct HeadRun<'a> {
-    stack: &'a Stack,
-    seed: u64,
-    capacity: u32,
-    resident: Vec<Pos>,
-    at: At,
-}
-
-impl<'a> HeadRun<'a> {
-    fn new(
-        cell: &EvictionCell<'a>,
-        shape: &ModelShape,
-        meta: &SequenceMeta,
-        layer: LayerIdx,
-        head: KvHead,
-    ) -> Self {
-        Self {
-            stack: cell.stack,
-            seed: cell.seed,
-            capacity: cell.stack.capacity(shape, layer, head),
-            resident: (0..meta.prompt_len).map(Pos::new).collect(),
-            at: At { seq: meta.seq, layer, head, eviction: 0, seen: meta.prompt_len },
-        }
-    }
-
-    fn evict_if_due(
-        &mut self,
-        head: &RecordedHead<'_>,
-        moment: Moment,
-        seen: u32,
-        outcome: &mut LayerOutcome,
-    ) -> Result<(), ReplayError> {
-        let stored = u32::try_from(self.resident.len()).unwrap_or(u32::MAX);
-        if !self.stack.is_due(moment, stored) {
-            return Ok(());
-        }
-        self.at.seen = seen;
-        let Eviction { kept, tied, .. } =
-            self.stack.evict(head, self.at, &self.resident, self.capacity, self.seed)?;
-        let set = KeptSet::of(&kept);
-        match outcome.evictions.get_mut(self.at.eviction as usize) {
-            Some(eviction) => eviction.heads.push(set),
-            None => outcome.evictions.push(LayerEviction { seen, heads: vec![set] }),
-        }
-        outcome.ties += u64::from(tied);
-        self.at.eviction += 1;
-        self.resident = kept;
-        Ok(())
-    }
-}
-
-fn count_wide(head: &RecordedHead<'_>, len: u32, runs: &[HeadRun<'_>], outcomes: &mut [LayerOutcome]) {
-    let candidates: Vec<(f32, u32)> = head.ranges().iter().copied().zip(0..len).collect();
-    let widest = num::top(candidates, wide_count(len));
-    for (run, outcome) in runs.iter().zip(outcomes) {
-        let mut is_resident = vec![false; len as usize];
-        run.resident.iter().for_each(|pos| is_resident[pos.idx()] = true);
-        outcome.wide_kept += widest.iter().filter(|(_, pos)| is_resident[*pos as usize]).count() as u64;
-        outcome.wide_total += widest.len() as u64;
+        outcome.wide_kept += run.wide_kept(cell);
+        outcome.wide_total += wide_count(meta.len) as u64;
     }
 }

@@ -8,11 +8,13 @@ mod attention;
 mod error;
 mod exit;
 mod head;
+mod head_run;
 mod layer;
 mod recording;
+mod tile;
 
 pub use error::ReplayError;
 pub use exit::{ExitOutcome, replay_exit};
 pub use head::RecordedHead;
-pub use layer::{EvictionCell, LayerEviction, LayerOutcome, Settings, replay_layer};
+pub use layer::{EvictionCell, LayerEviction, LayerOutcome, Settings, replay_cells, replay_layer};
 pub use recording::{entropy_quantiles, lens_decode_rows, value_ranges, wide_count};

@@ -9,6 +9,7 @@ use crate::policy::score::Score;
 use crate::policy::select::{Select, Selection};
 use crate::policy::{At, Draws, HeadData, HeadView, Law, Needs, PolicyError, Randomness};
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
+use std::rc::Rc;
 
 /// Why a token was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +39,7 @@ pub struct Eviction {
 #[derive(Debug)]
 pub struct Stack {
     label: String,
+    scorer: String,
     knobs: Knobs,
     order: KeepOrder,
     score: Box<dyn Score>,
@@ -53,7 +55,8 @@ impl Stack {
     /// # Errors
     /// When an id is unknown, a parameter is out of range, or the budget cannot hold what must be kept.
     pub fn checked(spec: StackSpec) -> Result<Self, PolicyError> {
-        let stack = Self {
+        let mut stack = Self {
+            scorer: String::new(),
             score: (find(SCORES, "score", &spec.score.kind)?.build)(&spec.score.params)?,
             reserve: (find(RESERVES, "reserve", &spec.reserve.kind)?.build)(&spec.reserve.params)?,
             select: (find(SELECTS, "select", &spec.select.kind)?.build)(&spec.select.params)?,
@@ -63,6 +66,7 @@ impl Stack {
             knobs: spec.knobs,
             order: spec.order,
         };
+        stack.scorer = format!("{} {} {}", stack.score.spec().id, stack.score.params(), stack.knobs.recent);
         if stack.can_evict() {
             stack.check_amounts()?;
         }
@@ -180,6 +184,29 @@ impl Stack {
         self.schedule.is_due(moment, stored, self.knobs.capacity)
     }
 
+    /// Tokens seen at each eviction of a sequence with `prompt_len` prompt tokens and `len` tokens in all, ascending.
+    #[must_use]
+    pub fn evictions(&self, prompt_len: u32, len: u32) -> Vec<u32> {
+        let mut evictions = Vec::new();
+        // Tokens that a head with the mean budget holds.
+        let mut stored = prompt_len;
+        for seen in prompt_len..=len {
+            let moment = if seen == prompt_len { Moment::PrefillDone } else { Moment::DecodeStep };
+            stored += u32::from(moment == Moment::DecodeStep);
+            if self.is_due(moment, stored) {
+                evictions.push(seen);
+                stored = stored.min(self.knobs.capacity);
+            }
+        }
+        evictions
+    }
+
+    /// What the scores of a token depend on, beside the tokens resident, the eviction and the seed.
+    #[must_use]
+    pub fn scorer(&self) -> &str {
+        &self.scorer
+    }
+
     /// Evicts down to `capacity` tokens: protects sinks and recent tokens, asks the policies about the rest.
     ///
     /// `resident` is in slot order, its most recent tokens last, in time order.
@@ -194,6 +221,23 @@ impl Stack {
         capacity: u32,
         seed: u64,
     ) -> Result<Eviction, PolicyError> {
+        self.evict_sharing(data, at, resident, capacity, seed, &mut None)
+    }
+
+    /// As [`Stack::evict`], with the scores of an earlier call on the same head, tokens, eviction and seed by a stack with
+    /// the same [scorer](Stack::scorer), if there are any; scores that are computed are left behind.
+    ///
+    /// # Errors
+    /// As [`Stack::evict`].
+    pub fn evict_sharing(
+        &self,
+        data: &dyn HeadData,
+        at: At,
+        resident: &[Pos],
+        capacity: u32,
+        seed: u64,
+        scores: &mut Option<Rc<Vec<f32>>>,
+    ) -> Result<Eviction, PolicyError> {
         if resident.len() <= capacity as usize {
             return Ok(Eviction { kept: resident.to_vec(), reasons: self.reasons_of(resident), tied: false });
         }
@@ -207,11 +251,11 @@ impl Stack {
 
         let reservable = (self.value_tokens() as usize).saturating_sub(sinks.len()).min(room);
         let reserved = self.reserve.reserve(&view, &choice, reservable, &draws)?;
-        check_choice(self.reserve.spec().id, &reserved, &choice, reservable)?;
+        check_choice(self.reserve.spec().id, &reserved, &choice, reservable, view.scored().len())?;
         take_out(&mut choice, &reserved);
 
         let count = (room - reserved.len()).min(choice.len());
-        let selection = self.selection(&view, &choice, count, &draws)?;
+        let selection = self.selection(&view, &choice, count, &draws, scores)?;
 
         let scored = view.scored();
         let mut tokens: Vec<(Pos, Reason)> = Vec::with_capacity(capacity as usize);
@@ -232,10 +276,27 @@ impl Stack {
         choice: &[usize],
         count: usize,
         draws: &Draws,
+        shared: &mut Option<Rc<Vec<f32>>>,
     ) -> Result<Selection, PolicyError> {
         if count == 0 {
             return Ok(Selection::default());
         }
+        let scores = match shared.take() {
+            Some(scores) => scores,
+            None => Rc::new(self.scores(view, draws)?),
+        };
+        *shared = Some(scores.clone());
+        let selection = self.select.select(view, &scores, choice, count, draws)?;
+        check_choice(self.select.spec().id, &selection.slots, choice, count, view.scored().len())?;
+        if selection.slots.len() != count {
+            let policy = self.select.spec().id;
+            return Err(PolicyError::Contract { policy, rule: "as many tokens as there is room for" });
+        }
+        Ok(selection)
+    }
+
+    /// One checked score for each scored token.
+    fn scores(&self, view: &HeadView<'_>, draws: &Draws) -> Result<Vec<f32>, PolicyError> {
         let mut scores = Vec::new();
         self.score.score(view, draws, &mut scores)?;
         let policy = self.score.spec().id;
@@ -246,13 +307,7 @@ impl Stack {
             let At { seq, layer, head, .. } = view.at;
             return Err(PolicyError::NotANumber { policy, seq, layer, head, pos: view.scored()[slot] });
         }
-        let selection = self.select.select(view, &scores, choice, count, draws)?;
-        check_choice(self.select.spec().id, &selection.slots, choice, count)?;
-        if selection.slots.len() != count {
-            let policy = self.select.spec().id;
-            return Err(PolicyError::Contract { policy, rule: "as many tokens as there is room for" });
-        }
-        Ok(selection)
+        Ok(scores)
     }
 
     fn reasons_of(&self, resident: &[Pos]) -> Vec<Reason> {
@@ -263,28 +318,35 @@ impl Stack {
     }
 }
 
-/// A proposal must be a set of at most `count` members of `choice` (which is sorted).
+/// A proposal must be a set of at most `count` members of `choice`, which are slots below `slots`.
 fn check_choice(
     policy: &'static str,
     proposed: &[usize],
     choice: &[usize],
     count: usize,
+    slots: usize,
 ) -> Result<(), PolicyError> {
-    let mut sorted = proposed.to_vec();
-    sorted.sort_unstable();
-    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(PolicyError::Contract { policy, rule: "no token twice" });
+    let mut is_free = vec![false; slots];
+    choice.iter().for_each(|slot| is_free[*slot] = true);
+    for slot in proposed {
+        match is_free.get_mut(*slot) {
+            Some(free) if *free => *free = false,
+            _ if choice.contains(slot) => {
+                return Err(PolicyError::Contract { policy, rule: "no token twice" });
+            }
+            _ => return Err(PolicyError::Contract { policy, rule: "only tokens that are up for choice" }),
+        }
     }
-    if sorted.iter().any(|slot| choice.binary_search(slot).is_err()) {
-        return Err(PolicyError::Contract { policy, rule: "only tokens that are up for choice" });
-    }
-    if sorted.len() > count {
+    if proposed.len() > count {
         return Err(PolicyError::Contract { policy, rule: "no more tokens than there is room for" });
     }
     Ok(())
 }
 
 fn take_out(choice: &mut Vec<usize>, taken: &[usize]) {
+    if taken.is_empty() {
+        return;
+    }
     let mut taken = taken.to_vec();
     taken.sort_unstable();
     choice.retain(|slot| taken.binary_search(slot).is_err());

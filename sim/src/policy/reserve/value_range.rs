@@ -7,6 +7,7 @@
 
 use super::Reserve;
 use crate::num;
+use crate::policy::select::slots_of;
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
 use serde::{Deserialize, Serialize};
 
@@ -81,9 +82,6 @@ impl Reserve for ValueRange {
         _draws: &Draws,
     ) -> Result<Vec<usize>, PolicyError> {
         let scored = view.scored();
-        // Positions break ties, so the slot is looked up afterwards.
-        let by_pos: std::collections::BTreeMap<u32, usize> =
-            choice.iter().map(|&slot| (scored[slot].get(), slot)).collect();
         let mut widths = Vec::with_capacity(choice.len());
         for &slot in choice {
             let width = view.data.value_range(scored[slot]);
@@ -98,7 +96,8 @@ impl Reserve for ValueRange {
             }
             widths.push((width, scored[slot].get()));
         }
-        Ok(num::top(widths, count).into_iter().map(|(_, pos)| by_pos[&pos]).collect())
+        // Positions break ties.
+        Ok(slots_of(view, choice, &num::top(widths, count)))
     }
 
     fn params(&self) -> serde_json::Value {

@@ -8,9 +8,10 @@
 //! Needs: k, v. Cost: O(n · head_dim · rank).
 
 use super::Score;
-use crate::num;
-use crate::policy::{Draws, Entry, Family, HeadView, Needs, PolicyError, PolicySpec, Randomness};
+use crate::num::{self, LANES};
+use crate::policy::{Draws, Entry, Family, HeadView, MemoKey, Needs, PolicyError, PolicySpec, Randomness};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -54,24 +55,38 @@ struct KvSketch {
 }
 
 impl KvSketch {
-    /// The sketch, transposed: `[rank, head_dim]`, entries N(0, 1) / sqrt(rank).
+    /// The sketch in chunks of sixteen columns, `[rank / 16][head_dim][16]`, entries N(0, 1) / sqrt(rank); columns beyond
+    /// the rank are zeros.
     #[expect(clippy::cast_possible_truncation, reason = "the sketch is f32 by definition")]
-    fn sketch(&self, head_dim: usize, draws: &Draws) -> Vec<Vec<f32>> {
+    fn sketch(&self, head_dim: usize, draws: &Draws) -> Vec<Vec<[f32; LANES]>> {
+        let rank = self.params.rank as usize;
         let mut stream =
             if self.params.resample { draws.of_layer(SPEC.id) } else { draws.of_layer_fixed(SPEC.id) };
         let spread = 1.0 / f64::from(self.params.rank).sqrt();
-        (0..self.params.rank)
-            .map(|_| (0..head_dim).map(|_| (stream.normal() * spread) as f32).collect())
-            .collect()
+        let mut chunks = vec![vec![[0.0; LANES]; head_dim]; rank.div_ceil(LANES)];
+        for column in 0..rank {
+            for row in &mut chunks[column / LANES] {
+                row[column % LANES] = (stream.normal() * spread) as f32;
+            }
+        }
+        chunks
+    }
+
+    fn key(&self, key: MemoKey) -> MemoKey {
+        if self.params.resample { key } else { MemoKey { eviction: u32::MAX, ..key } }
     }
 }
 
 /// |xG|², or |x|² without a sketch.
-fn squared_norm(vector: &[f32], sketch: &[Vec<f32>]) -> f32 {
+fn squared_norm(vector: &[f32], sketch: &[Vec<[f32; LANES]>]) -> f32 {
     if sketch.is_empty() {
         return num::dot(vector, vector);
     }
-    sketch.iter().map(|column| num::dot(vector, column)).fold(0.0, |total, x| total + x * x)
+    let mut columns = [0.0; LANES];
+    sketch.iter().fold(0.0, |total, chunk| {
+        num::rows::dots(chunk, vector, 1.0, LANES, &mut columns);
+        columns.iter().fold(total, |total, x| total + x * x)
+    })
 }
 
 impl Score for KvSketch {
@@ -81,10 +96,24 @@ impl Score for KvSketch {
 
     fn score(&self, view: &HeadView<'_>, draws: &Draws, out: &mut Vec<f32>) -> Result<(), PolicyError> {
         let head_dim = view.scored().first().map_or(0, |&pos| view.data.key(pos).len());
-        let sketch = self.sketch(head_dim, draws);
+        let rank = u64::from(self.params.rank);
+        let sketch =
+            view.shared(self.key(draws.key_of_layer(SPEC.id, rank)), || self.sketch(head_dim, draws));
+        // Products by position, as far as anybody has asked; NaN for the others.
+        let table =
+            view.shared(self.key(draws.key_of_head(SPEC.id, rank)), || RefCell::new(Vec::<f32>::new()));
+        let mut table = table.borrow_mut();
+        if table.len() < view.at.seen as usize {
+            table.resize(view.at.seen as usize, f32::NAN);
+        }
         out.clear();
         out.extend(view.scored().iter().map(|&pos| {
-            squared_norm(view.data.key(pos), &sketch) * squared_norm(view.data.value(pos), &sketch)
+            let product = &mut table[pos.idx()];
+            if product.is_nan() {
+                *product =
+                    squared_norm(view.data.key(pos), &sketch) * squared_norm(view.data.value(pos), &sketch);
+            }
+            *product
         }));
         let total = num::sum(out);
         if total > 0.0 {

@@ -46,8 +46,11 @@ impl Score for Random {
         reason = "a score needs no more than 24 bits; ties go to the lower position"
     )]
     fn score(&self, view: &HeadView<'_>, draws: &Draws, out: &mut Vec<f32>) -> Result<(), PolicyError> {
-        let mut stream = draws.of_head(SPEC.id);
-        let uniform: Vec<f32> = (0..view.at.seen).map(|_| stream.uniform() as f32).collect();
+        let seen = view.at.seen;
+        let uniform = view.shared(draws.key_of_head(SPEC.id, u64::from(seen)), || -> Vec<f32> {
+            let mut stream = draws.of_head(SPEC.id);
+            (0..seen).map(|_| stream.uniform() as f32).collect()
+        });
         out.clear();
         out.extend(view.scored().iter().map(|pos| uniform[pos.idx()]));
         Ok(())

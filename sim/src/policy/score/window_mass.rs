@@ -1,16 +1,16 @@
 //! Keep what the last queries looked at: SnapKV's scorer, and the sampling weights of VaSE-AttnV.
 //!
-//! The attention of the last W queries on each token, averaged over the window, smoothed along the slots and averaged
-//! over the query heads of the group. Papers: Li et al. 2024, "SnapKV" (arXiv 2404.14469); VaSE (arXiv 2606.03928),
-//! code terarachang/VaSE `eval/reasoning_tasks/modified/transformers/cache_utils.py`. Two normalisers exist: VaSE's
-//! softmax runs over the scored tokens only (`candidates`), SnapKV's over everything the query sees (`visible`, as in
-//! NVIDIA/kvpress `snapkv_press.py`). Differs: scores are f32 throughout where VaSE rounds to bf16; a token that came
-//! after a query of the window gets nothing from it. Needs: q, k. Cost: O(group · W · n · head_dim).
+//! The attention of the last W queries on each token, averaged over the window and over the query heads of the group,
+//! then smoothed along the slots; the sources smooth first, which is the same up to rounding. Papers: Li et al. 2024,
+//! "SnapKV" (arXiv 2404.14469); VaSE (arXiv 2606.03928), code terarachang/VaSE
+//! `eval/reasoning_tasks/modified/transformers/cache_utils.py`. Two normalisers exist: VaSE's softmax runs over the
+//! scored tokens only (`candidates`), SnapKV's over everything the query sees (`visible`, as in NVIDIA/kvpress
+//! `snapkv_press.py`). Differs: scores are f32 throughout where VaSE rounds to bf16; a token that came after a query of
+//! the window gets nothing from it. Needs: q, k. Cost: O(group · W · n · head_dim).
 
 use super::Score;
 use crate::num;
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use crate::types::Pos;
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -83,29 +83,6 @@ impl WindowMass {
         }
         Ok(Self { params })
     }
-
-    /// Attention of one query head on the scored tokens, mean over the window, `[slot]`.
-    #[expect(clippy::cast_precision_loss, reason = "windows are small")]
-    fn mean_attention(&self, view: &HeadView<'_>, member: usize, row: &mut Vec<f32>) -> Vec<f32> {
-        let scored = view.scored();
-        let keys: &[Pos] = match self.params.normaliser {
-            Normaliser::Candidates => scored,
-            Normaliser::Visible => view.resident,
-        };
-        let mut mass = vec![0.0; scored.len()];
-        let mut queries = 0u32;
-        for query_pos in view.last_queries(self.params.window) {
-            view.data.logits(member, query_pos, keys, row);
-            // A temperature of 1 divides exactly.
-            row.iter_mut().for_each(|logit| *logit /= self.params.temperature);
-            num::softmax(row);
-            num::add_scaled(&mut mass, 1.0, &row[..scored.len()]);
-            queries += 1;
-        }
-        let count = queries.max(1) as f32;
-        mass.iter_mut().for_each(|m| *m /= count);
-        mass
-    }
 }
 
 impl Score for WindowMass {
@@ -113,19 +90,17 @@ impl Score for WindowMass {
         &SPEC
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "groups are small")]
     fn score(&self, view: &HeadView<'_>, _draws: &Draws, out: &mut Vec<f32>) -> Result<(), PolicyError> {
-        let group = view.data.group();
-        let mut row = Vec::new();
-        out.clear();
-        out.resize(view.scored().len(), 0.0);
-        for member in 0..group {
-            let mass = self.mean_attention(view, member, &mut row);
-            let smoothed =
-                if self.params.pool > 1 { num::avg_pool(&mass, self.params.pool as usize) } else { mass };
-            num::add_scaled(out, 1.0, &smoothed);
+        let Params { window, pool, normaliser, temperature } = self.params;
+        let scored = view.scored();
+        let keys = match normaliser {
+            Normaliser::Candidates => scored,
+            Normaliser::Visible => view.resident,
+        };
+        view.data.mean_attention(view.last_window(window), keys, scored.len(), temperature, out);
+        if pool > 1 {
+            *out = num::avg_pool(out, pool as usize);
         }
-        out.iter_mut().for_each(|score| *score /= group as f32);
         Ok(())
     }
 

@@ -69,8 +69,11 @@ impl Select for WeightedSample {
             });
         }
         let scored = view.scored();
-        let mut stream = draws.of_head(SPEC.id);
-        let ln_e: Vec<f64> = (0..view.at.seen).map(|_| stream.ln_exponential()).collect();
+        let seen = view.at.seen;
+        let ln_e = view.shared(draws.key_of_head(SPEC.id, u64::from(seen)), || -> Vec<f64> {
+            let mut stream = draws.of_head(SPEC.id);
+            (0..seen).map(|_| stream.ln_exponential()).collect()
+        });
         let keys: Vec<f32> =
             choice.iter().map(|&slot| sampling_key(scores[slot], ln_e[scored[slot].idx()])).collect();
         let positive = keys.iter().filter(|key| key.is_finite()).count();

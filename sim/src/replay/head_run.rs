@@ -1,0 +1,228 @@
+//! All cells on one KV head: cells whose residents are the same tokens in the same slots are worked out once.
+
+use super::RecordedHead;
+use super::attention;
+use super::layer::{EvictionCell, Settings};
+use super::recording::wide_count;
+use crate::ledger::KeptSet;
+use crate::num;
+use crate::policy::compose::Eviction;
+use crate::policy::{At, PolicyError, TILE};
+use crate::types::Pos;
+use std::rc::Rc;
+
+/// Cells that hold the same tokens in the same slots, for the same history of evictions.
+#[derive(Debug)]
+struct Class {
+    /// Resident tokens in slot order; the last ones in time order.
+    slots: Vec<Pos>,
+    /// Tokens stored: those from here on are not in `slots` yet.
+    stored: u32,
+    /// Queries measured: those from here on are not.
+    measured: u32,
+    /// The cells, ascending.
+    members: Vec<usize>,
+}
+
+impl Class {
+    fn store_to(&mut self, end: u32) {
+        self.slots.extend((self.stored..end).map(Pos::new));
+        self.stored = self.stored.max(end);
+    }
+}
+
+/// What an eviction of one cell on one head came to.
+pub(super) struct Decision {
+    pub(super) cell: usize,
+    pub(super) result: Result<(KeptSet, bool), PolicyError>,
+}
+
+/// Cells that are due at the same time, and what they need to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    pub(super) cell: usize,
+    /// Equal for cells whose scorers are the same under the same seed.
+    pub(super) scorer: usize,
+    pub(super) eviction: u32,
+    pub(super) capacity: u32,
+}
+
+/// One KV head and all cells on it.
+pub(super) struct HeadRun<'a> {
+    pub(super) head: RecordedHead<'a>,
+    at: At,
+    first_query: u32,
+    steps: usize,
+    settings: Settings,
+    classes: Vec<Class>,
+    /// The class of each cell, `[cell]`.
+    class_of: Vec<usize>,
+    /// Recall summed over the query heads of the group, `[cell, step]`.
+    recall: Vec<f64>,
+    /// Relative output errors summed over query heads and sampled steps, `[cell]`.
+    errors: Vec<f64>,
+    /// Outputs of the full cache at sampled queries of the tile at hand.
+    full: Vec<(u32, Vec<f64>)>,
+    /// Tokens among the widest sixteenth that are resident at the end, `[class]`.
+    wide: Vec<u64>,
+}
+
+impl<'a> HeadRun<'a> {
+    /// `at` names the head and has the length of the prompt as `seen`; the sequence has `len` positions.
+    pub(super) fn new(head: RecordedHead<'a>, at: At, len: u32, cells: usize, settings: Settings) -> Self {
+        let steps = (len - at.seen) as usize;
+        let root = Class { slots: Vec::new(), stored: 0, measured: at.seen, members: (0..cells).collect() };
+        Self {
+            head,
+            at,
+            first_query: at.seen,
+            steps,
+            settings,
+            classes: vec![root],
+            class_of: vec![0; cells],
+            recall: vec![0.0; steps * cells],
+            errors: vec![0.0; cells],
+            full: Vec::new(),
+            wide: Vec::new(),
+        }
+    }
+
+    /// Measures all cells up to the query before `end`, and forgets queries before `keep_from`.
+    pub(super) fn measure_to(&mut self, end: u32, keep_from: u32) {
+        for class in 0..self.classes.len() {
+            self.measure(class, end);
+        }
+        self.full.clear();
+        self.head.forget_before(keep_from.min(end));
+    }
+
+    fn measure(&mut self, class: usize, end: u32) {
+        let class = &mut self.classes[class];
+        class.store_to(end);
+        while class.measured < end && !class.members.is_empty() {
+            let queries = class.measured..end.min((class.measured / TILE + 1) * TILE);
+            class.measured = queries.end;
+            let step = (queries.start - self.first_query) as usize;
+            for (at, share) in attention::recall(&self.head, queries.clone(), &class.slots).enumerate() {
+                for cell in &class.members {
+                    self.recall[cell * self.steps + step + at] = share;
+                }
+            }
+            let every = self.settings.output_error_every;
+            for query in queries.filter(|query| every > 0 && (query - self.first_query).is_multiple_of(every))
+            {
+                // Tokens after the query have no weight.
+                let kept = attention::output(&self.head, query, &class.slots);
+                if !self.full.iter().any(|(of, _)| *of == query) {
+                    let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
+                    self.full.push((query, attention::output(&self.head, query, &all)));
+                }
+                let full = self.full.iter().find(|(of, _)| *of == query).map_or(&[][..], |(_, full)| full);
+                let error = attention::relative_distance(&kept, full, self.head.head_dim());
+                for cell in &class.members {
+                    self.errors[*cell] += error;
+                }
+            }
+        }
+        class.measured = class.measured.max(end);
+    }
+
+    /// Evicts the cells `due` (sorted by cell) with `seen` tokens seen.
+    pub(super) fn evict(&mut self, seen: u32, due: &[Due], cells: &[EvictionCell<'_>]) -> Vec<Decision> {
+        let mut order: Vec<&Due> = due.iter().collect();
+        order.sort_by_key(|due| (self.class_of[due.cell], due.scorer, due.eviction, due.cell));
+        let mut decisions = Vec::with_capacity(due.len());
+        // Classes that this eviction makes: (parent, fingerprint, class).
+        let mut made: Vec<(usize, KeptSet, usize)> = Vec::new();
+        let mut left = Vec::new();
+        // Scores of the last cell, which the next one may share: they are sorted so.
+        let mut shared_key = None;
+        let mut scores: Option<Rc<Vec<f32>>> = None;
+        for due in order {
+            let parent = self.class_of[due.cell];
+            self.measure(parent, seen);
+            let key = (parent, due.scorer, due.eviction);
+            if shared_key != Some(key) {
+                scores = None;
+            }
+            let at = At { seen, eviction: due.eviction, ..self.at };
+            let EvictionCell { stack, seed } = cells[due.cell];
+            let resident = &self.classes[parent].slots;
+            let result = stack.evict_sharing(&self.head, at, resident, due.capacity, seed, &mut scores);
+            shared_key = Some(key);
+            let result = result.map(|Eviction { kept, tied, .. }| {
+                let set = KeptSet::of(&kept);
+                let class = match made.iter().find(|(from, of, _)| *from == parent && *of == set) {
+                    Some((_, _, class)) => *class,
+                    None => {
+                        let class = self.add(Class {
+                            slots: kept,
+                            stored: seen,
+                            measured: seen,
+                            members: Vec::new(),
+                        });
+                        made.push((parent, set, class));
+                        class
+                    }
+                };
+                self.class_of[due.cell] = class;
+                self.classes[class].members.push(due.cell);
+                (set, tied)
+            });
+            left.push(parent);
+            decisions.push(Decision { cell: due.cell, result });
+        }
+        left.dedup();
+        for class in left {
+            let of = &self.class_of;
+            self.classes[class].members.retain(|cell| of[*cell] == class);
+        }
+        decisions.sort_by_key(|decision| decision.cell);
+        decisions
+    }
+
+    /// Stops working on `cell`.
+    pub(super) fn drop_cell(&mut self, cell: usize) {
+        self.classes[self.class_of[cell]].members.retain(|member| *member != cell);
+    }
+
+    /// A place for `class`: that of one without members, if there is one.
+    fn add(&mut self, class: Class) -> usize {
+        match self.classes.iter().position(|old| old.members.is_empty()) {
+            Some(place) => {
+                self.classes[place] = class;
+                place
+            }
+            None => {
+                self.classes.push(class);
+                self.classes.len() - 1
+            }
+        }
+    }
+
+    /// Recall at each step, summed over the query heads of the group.
+    pub(super) fn recall(&self, cell: usize) -> &[f64] {
+        &self.recall[cell * self.steps..(cell + 1) * self.steps]
+    }
+
+    /// Relative output errors summed over query heads and sampled steps.
+    pub(super) fn error(&self, cell: usize) -> f64 {
+        self.errors[cell]
+    }
+
+    /// Takes stock of what is resident at the end.
+    pub(super) fn close(&mut self) {
+        let (ranges, len) =
+            (self.head.ranges(), self.classes.iter().map(|class| class.stored).max().unwrap_or(0));
+        let candidates: Vec<(f32, u32)> = ranges.iter().copied().zip(0..len).collect();
+        let mut is_wide = vec![false; ranges.len()];
+        num::top(candidates, wide_count(len)).iter().for_each(|(_, pos)| is_wide[*pos as usize] = true);
+        let wide = |class: &Class| class.slots.iter().filter(|pos| is_wide[pos.idx()]).count() as u64;
+        self.wide = self.classes.iter().map(wide).collect();
+    }
+
+    /// Tokens among the widest sixteenth that are resident at the end; after [`HeadRun::close`].
+    pub(super) fn wide_kept(&self, cell: usize) -> u64 {
+        self.wide[self.class_of[cell]]
+    }
+}
