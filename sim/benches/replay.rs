@@ -1,15 +1,18 @@
 //! What a replay costs: one eviction setting, the next ones of a sweep, and the naive twin, in one interleaved run.
 //!
-//! `cargo bench -p kvlab-sim`. Prints the least time of many interleaved rounds and ratios of them, so that other work on
+//! `cargo bench -p kvlab-sim`, or `cargo bench -p kvlab-sim -- TRACE` for whole studies of a recorded trace. Prints the least time of many interleaved rounds and ratios of them, so that other work on
 //! the machine disturbs little; asserts nothing about time.
 
 use kvlab_sim::policy::compose::{Knobs, Stack};
 use kvlab_sim::policy::{RawParams, registry};
 use kvlab_sim::replay::{EvictionCell, Settings, replay_layer};
+use kvlab_sim::run::{RunOptions, source_info, study};
+use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
-use kvlab_sim::trace::{LayerTensors, TraceSource};
+use kvlab_sim::trace::{LayerTensors, Trace, TraceSource};
 use kvlab_sim::types::{LayerIdx, ModelShape};
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
 const SETTINGS: Settings = Settings { output_error_every: 8 };
@@ -53,8 +56,61 @@ fn least(seconds: &[f64]) -> f64 {
     seconds.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
+/// Processor seconds of this process so far, where the system tells them.
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    // User and system time, in hundredths.
+    Some((fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?) / 100.0)
+}
+
+/// Whole studies of a trace: reading, replay, engine and rows.
+#[expect(clippy::print_stdout, reason = "a bench prints its figures")]
+fn studies(path: &str) {
+    let trace = Trace::open(Path::new(path)).expect("the trace opens");
+    let budgets = |count: u32| (4..4 + count).map(|n| (n * 8).to_string()).collect::<Vec<_>>().join(", ");
+    println!("studies of {path}, {} sequences; period and recent buffer 8", trace.sequences().len());
+    println!(
+        "{:14} {:>8} {:>8} {:>16} {:>16}",
+        "policy", "cells", "threads", "least wall, ms", "mean CPU, ms"
+    );
+    for (policy, counts) in
+        [("full", &[1][..]), ("streaming-llm", &[1, 41]), ("snapkv", &[1, 41]), ("vase-dkv", &[1, 41])]
+    {
+        for &count in counts {
+            for threads in [1, 2] {
+                let text = format!(
+                    "id: bench\nwhy: what does it cost?\neviction: {{budgets: [{}], recent: 8, period: 8, window: 8, \
+                     output_error_every: 16, policies: [{{use: {policy}}}]}}",
+                    budgets(count)
+                );
+                let scenario = Scenario::parse(&text, "bench").expect("a scenario");
+                let options = RunOptions { threads, command: String::new(), progress: &|_, _| {} };
+                let rounds = 20;
+                let mut walls = Vec::new();
+                let before = cpu_seconds();
+                for _ in 0..rounds {
+                    let since = Instant::now();
+                    black_box(study(&scenario, &trace, source_info(&trace, "", ""), &options).expect("runs"));
+                    walls.push(since.elapsed().as_secs_f64());
+                }
+                let cpu = before.zip(cpu_seconds()).map_or(f64::NAN, |(before, after)| after - before);
+                println!(
+                    "{policy:14} {count:8} {threads:8} {:16.2} {:16.2}",
+                    least(&walls) * 1e3,
+                    cpu * 1e3 / f64::from(rounds)
+                );
+            }
+        }
+    }
+}
+
 #[expect(clippy::print_stdout, reason = "a bench prints its figures")]
 fn main() {
+    if let Some(path) = std::env::args().skip(1).find(|arg| !arg.starts_with("--")) {
+        studies(&path);
+        return;
+    }
     // A layer of SmolLM2-135M: 400 prompt tokens, 128 decoded.
     let (prompt, len) = (400, 528);
     let shape = ModelShape { layers: 1, q_heads: 9, kv_heads: 3, head_dim: 64, hidden: 576, vocab: 49_152 };

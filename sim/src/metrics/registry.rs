@@ -104,6 +104,15 @@ pub const METRICS: &[Metric] = &[
         doc: "tokens generated in a free run, an end token included; mean over problems",
     },
     Metric {
+        id: "head_jaccard",
+        label: "Overlap of the residents of KV heads",
+        unit: "",
+        better: Better::Neither,
+        evidence: Evidence::Decision,
+        scope: Scope::CellMean,
+        doc: "Jaccard index (tokens that both hold over tokens that either holds) of the residents at the end of a sequence; mean over pairs of KV heads of a layer and layers, then over sequences. Absent with one KV head",
+    },
+    Metric {
         id: "kv_byte_steps",
         label: "KV byte-steps",
         unit: "bytes x steps",
@@ -203,6 +212,15 @@ pub const METRICS: &[Metric] = &[
         doc: "attention-mass recall at that length, mean over layers, query heads and sequences still running",
     },
     Metric {
+        id: "survival",
+        label: "KV heads that still hold a token at the end",
+        unit: "",
+        better: Better::Neither,
+        evidence: Evidence::Decision,
+        scope: Scope::Series { x: "position in the sequence (0 = first token, 1 = last)" },
+        doc: "share of (token, layer, KV head) resident at the end of the sequence, by twentieth of the sequence (x is the left edge, x_hi the right one), over all sequences; age is one minus x",
+    },
+    Metric {
         id: "top1_agreement",
         label: "Same most probable next token as the full cache",
         unit: "",
@@ -219,6 +237,15 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Executed,
         scope: Scope::CellRate,
         doc: "numerator: free runs that reached the limit of generated tokens without an end; denominator: problems",
+    },
+    Metric {
+        id: "union_coverage",
+        label: "Tokens that some head still holds",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Decision,
+        scope: Scope::CellRate,
+        doc: "numerator: tokens resident at the end of a sequence in at least one KV head of at least one layer; denominator: tokens of the sequence",
     },
     Metric {
         id: "value_range_count",

@@ -210,6 +210,11 @@ impl<'a> HeadRun<'a> {
         self.errors[cell]
     }
 
+    /// Tokens resident at the end, in slot order.
+    pub(super) fn resident(&self, cell: usize) -> &[Pos] {
+        &self.classes[self.class_of[cell]].slots
+    }
+
     /// Takes stock of what is resident at the end.
     pub(super) fn close(&mut self) {
         let (ranges, len) =

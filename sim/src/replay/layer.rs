@@ -1,6 +1,7 @@
 //! One layer of one sequence through all cells.
 
 use super::head_run::{Due, HeadRun};
+use super::pos_set::PosSet;
 use super::recording::wide_count;
 use super::{RecordedHead, ReplayError};
 use crate::ledger::KeptSet;
@@ -53,6 +54,8 @@ pub struct LayerOutcome {
     pub wide_kept: u64,
     /// Tokens among the widest sixteenth, over KV heads.
     pub wide_total: u64,
+    /// Tokens resident at the end, `[kv_head]`.
+    pub resident: Vec<PosSet>,
 }
 
 /// Replays `layer` of the sequence `meta` through every cell. The result has one outcome a cell, in order.
@@ -205,6 +208,7 @@ fn finish(
                 run.head.group() as u64 * u64::from(steps.div_ceil(settings.output_error_every));
         }
         outcome.wide_kept += run.wide_kept(cell);
+        outcome.resident.push(PosSet::of(run.resident(cell)));
         outcome.wide_total += wide_count(meta.len) as u64;
     }
 }

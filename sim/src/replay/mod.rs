@@ -1,8 +1,10 @@
 //! Tensor replay: recorded queries, keys and values through a stack, open loop.
 //!
 //! An evicted token does not change what was recorded later, so kept sets are exact decisions *for these states*, and
-//! the quality numbers are proxies. The unit of work is (sequence, layer) × all cells: tensors are read once and the
-//! full-cache attention of a KV head is computed once. Nothing here knows time.
+//! the quality numbers are proxies. The unit of work is (sequence, layer) × all cells: tensors are read once, the full-cache
+//! attention of sixteen queries of a KV head is computed once ([`RecordedHead`]), and cells that hold the same tokens are
+//! worked out once. Memory is a few tiles of attention a head, whatever the length, and a summary a cell. Nothing here
+//! knows time.
 
 mod attention;
 mod error;
@@ -10,11 +12,15 @@ mod exit;
 mod head;
 mod head_run;
 mod layer;
+mod pos_set;
 mod recording;
+mod sequence;
 mod tile;
 
 pub use error::ReplayError;
 pub use exit::{ExitOutcome, replay_exit};
 pub use head::RecordedHead;
 pub use layer::{EvictionCell, LayerEviction, LayerOutcome, Settings, replay_cells, replay_layer};
+pub use pos_set::PosSet;
 pub use recording::{entropy_quantiles, lens_decode_rows, value_ranges, wide_count};
+pub use sequence::{SURVIVAL_BINS, SequenceOutcome};

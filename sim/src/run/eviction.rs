@@ -6,10 +6,13 @@ use super::plan_columns::plan_columns;
 use super::recording::LayerRanges;
 use super::study::Context;
 use crate::engine::{self, Eviction, Request, UnitCost, Workload};
-use crate::ledger::Kept;
+use crate::ledger::{Kept, KeptSet};
 use crate::observe::{Fanout, LogDigest, Memory, MemoryReport, OccupancyPoint};
+use crate::policy::PolicyError;
 use crate::policy::compose::Stack;
-use crate::replay::{EvictionCell, LayerOutcome, Settings, replay_layer, value_ranges};
+use crate::replay::{
+    EvictionCell, LayerOutcome, SURVIVAL_BINS, SequenceOutcome, Settings, replay_cells, value_ranges,
+};
 use crate::results::{Bootstrap, CellRow, SeriesRow, cell_id};
 use crate::scenario::{EvictionPlan, EvictionStudy};
 use crate::table::Value;
@@ -24,10 +27,10 @@ pub(super) struct EvictionResults {
     pub(super) ranges: Vec<LayerRanges>,
 }
 
-/// What one (sequence, layer) gave: an outcome for each runnable cell, and the ranges of each KV head.
+/// What one sequence gave: an outcome or a reason for each runnable cell, and the ranges by layer.
 struct Unit {
-    outcomes: Vec<LayerOutcome>,
-    ranges: LayerRanges,
+    outcomes: Vec<Result<SequenceOutcome, PolicyError>>,
+    ranges: Vec<LayerRanges>,
 }
 
 pub(super) fn run(
@@ -40,31 +43,27 @@ pub(super) fn run(
     let cells: Vec<EvictionCell<'_>> =
         runnable.iter().map(|(plan, stack)| EvictionCell { stack, seed: plan.seed.unwrap_or(0) }).collect();
     let settings = Settings { output_error_every: study.output_error_every };
-    let layers = usize::from(context.shape.layers);
-    let ids: Vec<(usize, LayerIdx)> = (0..context.sequences.len())
-        .flat_map(|seq| context.shape.layer_ids().map(move |layer| (seq, layer)))
-        .collect();
-    let units: Vec<Unit> = ids
+    let units: Vec<Unit> = context
+        .sequences
         .par_iter()
-        .map(|&(seq, layer)| {
-            let meta = &context.sequences[seq];
-            let tensors = context.source.layer(meta.seq, layer)?;
-            let outcomes = replay_layer(context.shape, meta, layer, &tensors, &cells, settings)?;
-            let ranges = context.shape.kv_head_ids().map(|head| value_ranges(&tensors, head)).collect();
-            context.advance();
-            Ok(Unit { outcomes, ranges })
-        })
+        .map(|meta| sequence(context, meta, &cells, settings))
         .collect::<Result<_, RunError>>()?;
 
     let simulated: Vec<(CellRow, Vec<SeriesRow>)> = runnable
         .par_iter()
         .enumerate()
         .map(|(at, (plan, stack))| {
-            let by_sequence: Vec<Vec<&LayerOutcome>> = units
-                .chunks(layers)
-                .map(|layers| layers.iter().map(|unit| &unit.outcomes[at]).collect())
-                .collect();
-            cell(context, study, plan, stack, &by_sequence)
+            let outcomes: Result<Vec<&SequenceOutcome>, &PolicyError> =
+                units.iter().map(|unit| unit.outcomes[at].as_ref()).collect();
+            match outcomes {
+                Ok(outcomes) => cell(context, study, plan, stack, &outcomes),
+                Err(error) => {
+                    let mut row = keys(context, plan, study);
+                    row.text("status", "failed");
+                    row.text("error", error.to_string());
+                    Ok((row, Vec::new()))
+                }
+            }
         })
         .collect::<Result<_, RunError>>()?;
 
@@ -81,12 +80,41 @@ pub(super) fn run(
             results.series.extend(series);
         }
     }
-    let mut ranges: Vec<LayerRanges> = vec![Vec::new(); layers];
-    for (unit, (_, layer)) in units.into_iter().zip(ids) {
-        ranges[layer.idx()].extend(unit.ranges);
+    results.ranges = vec![Vec::new(); usize::from(context.shape.layers)];
+    for unit in units {
+        results.ranges.iter_mut().zip(unit.ranges).for_each(|(all, ranges)| all.extend(ranges));
     }
-    results.ranges = ranges;
     Ok(results)
+}
+
+/// One sequence through all cells. Its layers are worked on in parallel and added up; then only the sums are kept.
+fn sequence(
+    context: &Context<'_>,
+    meta: &SequenceMeta,
+    cells: &[EvictionCell<'_>],
+    settings: Settings,
+) -> Result<Unit, RunError> {
+    let layers: Vec<LayerIdx> = context.shape.layer_ids().collect();
+    let by_layer: Vec<(Vec<Result<LayerOutcome, PolicyError>>, LayerRanges)> = layers
+        .par_iter()
+        .map(|&layer| {
+            let tensors = context.source.layer(meta.seq, layer)?;
+            let outcomes = replay_cells(context.shape, meta, layer, &tensors, cells, settings)?;
+            let ranges = context.shape.kv_head_ids().map(|head| value_ranges(&tensors, head)).collect();
+            context.advance();
+            Ok((outcomes, ranges))
+        })
+        .collect::<Result<_, RunError>>()?;
+    let (mut by_layer, ranges): (Vec<_>, Vec<_>) =
+        by_layer.into_iter().map(|(outcomes, ranges)| (outcomes.into_iter(), ranges)).unzip();
+    let mut outcomes = Vec::with_capacity(cells.len());
+    for _ in cells {
+        // The first layer that fails speaks for the cell.
+        let layers: Result<Vec<LayerOutcome>, PolicyError> =
+            by_layer.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>().into_iter().collect();
+        outcomes.push(layers.map(|layers| SequenceOutcome::of(&layers, meta.len)));
+    }
+    Ok(Unit { outcomes, ranges })
 }
 
 /// The key columns of a cell.
@@ -112,20 +140,20 @@ fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> Ce
     row
 }
 
-/// One cell: the engine's account of its evictions and the replay's proxies. `outcomes` is `[sequence][layer]`.
+/// One cell: the engine's account of its evictions and the replay's proxies. `outcomes` is `[sequence]`.
 fn cell(
     context: &Context<'_>,
     study: &EvictionStudy,
     plan: &EvictionPlan,
     stack: &Stack,
-    outcomes: &[Vec<&LayerOutcome>],
+    outcomes: &[&SequenceOutcome],
 ) -> Result<(CellRow, Vec<SeriesRow>), RunError> {
     let workload = Workload {
         requests: context
             .sequences
             .iter()
             .zip(outcomes)
-            .map(|(meta, layers)| request(meta, layers))
+            .map(|(meta, outcome)| request(meta, outcome))
             .collect(),
         shape: *context.shape,
         block_tokens: study.block_tokens,
@@ -149,29 +177,22 @@ fn cell(
     let Value::Text(id) = row.get("cell") else {
         return Ok((row, Vec::new()));
     };
-    let series = occupancy_series(&id, &report).chain(recall_series(&id, context, outcomes)).collect();
+    let series = occupancy_series(&id, &report)
+        .chain(recall_series(&id, context, outcomes))
+        .chain(survival_series(&id, outcomes))
+        .collect();
     Ok((row, series))
 }
 
-fn request(meta: &SequenceMeta, layers: &[&LayerOutcome]) -> Request {
-    // All layers follow one schedule, so the first tells when.
-    let first = layers.first().map_or(&[][..], |outcome| &outcome.evictions);
-    let evictions = first
-        .iter()
-        .enumerate()
-        .map(|(at, eviction)| Eviction {
-            seen: eviction.seen,
-            kept: Kept::Sets(
-                layers.iter().flat_map(|layer| layer.evictions[at].heads.iter().copied()).collect(),
-            ),
-        })
-        .collect();
+fn request(meta: &SequenceMeta, outcome: &SequenceOutcome) -> Request {
+    let eviction =
+        |(seen, sets): &(u32, Vec<KeptSet>)| Eviction { seen: *seen, kept: Kept::Sets(sets.clone()) };
     Request {
         req: ReqId::new(meta.seq.get()),
         prompt_len: meta.prompt_len,
         len: meta.len,
         arrival: Nanos::ZERO,
-        evictions,
+        evictions: outcome.evictions.iter().map(eviction).collect(),
         forks: Vec::new(),
     }
 }
@@ -186,42 +207,58 @@ fn memory_metrics(row: &mut CellRow, report: &MemoryReport, bootstrap: &Bootstra
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[Vec<&LayerOutcome>], evictions: u64) {
+fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[&SequenceOutcome], evictions: u64) {
     let bootstrap = &context.bootstrap;
     let heads = f64::from(context.shape.q_heads) * f64::from(context.shape.layers);
-    let recalls: Vec<Option<f64>> = outcomes
-        .iter()
-        .map(|layers| {
-            let steps = layers.first().map_or(0, |layer| layer.recall.len());
-            let total: f64 = layers.iter().map(|layer| layer.recall.iter().sum::<f64>()).sum();
-            (steps > 0).then(|| total / (steps as f64 * heads))
-        })
-        .collect();
-    row.mean("attn_mass_recall", bootstrap.mean(&recalls), recalls.iter().flatten().count());
-    let errors: Vec<Option<f64>> = outcomes
-        .iter()
-        .map(|layers| {
-            let terms: u64 = layers.iter().map(|layer| layer.error_terms).sum();
-            let total: f64 = layers.iter().map(|layer| layer.error_sum).sum();
-            (terms > 0).then(|| total / terms as f64)
-        })
-        .collect();
-    if errors.iter().any(Option::is_some) {
-        row.mean("attn_output_error", bootstrap.mean(&errors), errors.iter().flatten().count());
-    }
-    let sums = |of: fn(&LayerOutcome) -> u64| -> Vec<u64> {
-        outcomes.iter().map(|layers| layers.iter().map(|layer| of(layer)).sum()).collect()
+    let mut mean = |metric: &str, of: &dyn Fn(&SequenceOutcome) -> Option<f64>| {
+        let values: Vec<Option<f64>> = outcomes.iter().map(|outcome| of(outcome)).collect();
+        if values.iter().any(Option::is_some) {
+            row.mean(metric, bootstrap.mean(&values), values.iter().flatten().count());
+        }
     };
-    let mut rate = |metric: &str, num: Vec<u64>, den: Vec<u64>| {
-        let terms: Vec<(f64, f64)> = num.iter().zip(&den).map(|(&n, &d)| (n as f64, d as f64)).collect();
-        row.rate(metric, bootstrap.ratio(&terms), num.iter().sum(), den.iter().sum());
-    };
-    rate("wide_value_coverage", sums(|layer| layer.wide_kept), sums(|layer| layer.wide_total));
+    let share = |sum: f64, terms: f64| (terms > 0.0).then(|| sum / terms);
+    mean("attn_mass_recall", &|o| share(o.recall.iter().sum(), o.recall.len() as f64 * heads));
+    mean("attn_output_error", &|o| share(o.error_sum, o.error_terms as f64));
+    mean("head_jaccard", &|o| share(o.jaccard_sum, o.jaccard_terms as f64));
+    let mut rate =
+        |metric: &str, num: &dyn Fn(&SequenceOutcome) -> u64, den: &dyn Fn(&SequenceOutcome) -> u64| {
+            let (num, den): (Vec<u64>, Vec<u64>) =
+                outcomes.iter().map(|outcome| (num(outcome), den(outcome))).unzip();
+            let terms: Vec<(f64, f64)> = num.iter().zip(&den).map(|(&n, &d)| (n as f64, d as f64)).collect();
+            row.rate(metric, bootstrap.ratio(&terms), num.iter().sum(), den.iter().sum());
+        };
+    rate("wide_value_coverage", &|o| o.wide_kept, &|o| o.wide_total);
+    rate("union_coverage", &|o| o.union_kept, &|o| o.len);
     if evictions > 0 {
         let head_evictions =
-            sums(|layer| layer.evictions.iter().map(|eviction| eviction.heads.len() as u64).sum());
-        rate("boundary_tie_rate", sums(|layer| layer.ties), head_evictions);
+            |o: &SequenceOutcome| o.evictions.iter().map(|(_, sets)| sets.len() as u64).sum();
+        rate("boundary_tie_rate", &|o| o.ties, &head_evictions);
     }
+}
+
+/// Which part of a sequence is still there at its end.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+fn survival_series<'a>(
+    cell: &'a str,
+    outcomes: &'a [&SequenceOutcome],
+) -> impl Iterator<Item = SeriesRow> + use<'a> {
+    let edge = |bin: usize| bin as f64 / SURVIVAL_BINS as f64;
+    (0..SURVIVAL_BINS).filter_map(move |bin| {
+        let sum = |of: fn(&SequenceOutcome) -> &[u64; SURVIVAL_BINS]| {
+            outcomes.iter().map(|outcome| of(outcome)[bin]).sum::<u64>()
+        };
+        let (kept, all) = (sum(|o| &o.survivors), sum(|o| &o.candidates));
+        (all > 0).then(|| SeriesRow {
+            cell: cell.to_owned(),
+            metric: "survival",
+            stat: "mean",
+            layer: None,
+            x: edge(bin),
+            x_hi: Some(edge(bin + 1)),
+            value: kept as f64 / all as f64,
+            n: all,
+        })
+    })
 }
 
 fn occupancy_series<'a>(
@@ -247,15 +284,14 @@ fn occupancy_series<'a>(
 fn recall_series<'a>(
     cell: &'a str,
     context: &Context<'_>,
-    outcomes: &[Vec<&LayerOutcome>],
+    outcomes: &[&SequenceOutcome],
 ) -> impl Iterator<Item = SeriesRow> + use<'a> {
     let heads = f64::from(context.shape.q_heads) * f64::from(context.shape.layers);
     let mut by_seen: std::collections::BTreeMap<u32, (f64, u32)> = std::collections::BTreeMap::new();
-    for (meta, layers) in context.sequences.iter().zip(outcomes) {
-        for (step, seen) in (meta.prompt_len + 1..=meta.len).enumerate() {
-            let total: f64 = layers.iter().map(|layer| layer.recall[step]).sum();
+    for (meta, outcome) in context.sequences.iter().zip(outcomes) {
+        for (recall, seen) in outcome.recall.iter().zip(meta.prompt_len + 1..=meta.len) {
             let point = by_seen.entry(seen).or_default();
-            point.0 += total / heads;
+            point.0 += recall / heads;
             point.1 += 1;
         }
     }
