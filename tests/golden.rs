@@ -1,5 +1,7 @@
 //! Decisions against independent implementations.
 
+mod scores;
+
 use kvlab_sim::policy::compose::{Knobs, Stack};
 use kvlab_sim::policy::{At, RawParams, registry};
 use kvlab_sim::replay::RecordedHead;
@@ -57,7 +59,8 @@ fn keep(tensors: &LayerTensors, head: KvHead, capacity: u32) -> Vec<u32> {
     let stack: Stack =
         registry::composition("snapkv-prefill").unwrap().stack(&knobs, &RawParams::default()).unwrap();
     let data = RecordedHead::new(tensors, &SHAPE, LayerIdx::new(0), head, LEN).unwrap();
-    let at = At { seq: SeqIdx::new(0), layer: LayerIdx::new(0), head, eviction: 0, seen: LEN };
+    let at =
+        At { seq: SeqIdx::new(0), layer: LayerIdx::new(0), head, eviction: 0, seen: LEN, prompt_len: LEN };
     let all: Vec<Pos> = (0..LEN).map(Pos::new).collect();
     let mut kept: Vec<u32> =
         stack.evict(&data, at, &all, capacity, 0).unwrap().kept.iter().map(|pos| pos.get()).collect();

@@ -281,7 +281,8 @@ pub(crate) fn shape(config: &DecoderConfig) -> Result<ModelShape, ModelError> {
     })
 }
 
-fn rope_info(model: &Model) -> RopeInfo {
+/// How the model rotates queries and keys.
+pub(crate) fn rope_info(model: &Model) -> RopeInfo {
     let config = model.config();
     let scaling = match &config.rope_scaling {
         RopeScaling::None => None,

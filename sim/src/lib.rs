@@ -10,6 +10,7 @@
 //! Nothing here reads a clock, the environment or a thread's identity: the same trace, scenario and seed give the
 //! same bytes on every machine and for every thread count. Policies propose, the engine disposes, observers count.
 
+pub mod contract;
 pub mod engine;
 pub mod ledger;
 pub mod metrics;

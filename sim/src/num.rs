@@ -197,6 +197,15 @@ pub fn avg_pool(values: &[f32], kernel: usize) -> Vec<f32> {
     pooled
 }
 
+/// Largest of `kernel` (odd) neighbours, stride 1; beyond the edges there is nothing.
+#[must_use]
+pub fn max_pool(values: &[f32], kernel: usize) -> Vec<f32> {
+    let half = kernel / 2;
+    (0..values.len())
+        .map(|at| max(&values[at.saturating_sub(half)..(at + half + 1).min(values.len())]))
+        .collect()
+}
+
 /// The order in which candidates are kept: higher score first, then lower index.
 ///
 /// Callers list candidates by position where position must break ties.
@@ -269,6 +278,16 @@ mod tests {
         for (found, expected) in pooled.iter().zip([1.2, 2.0, 3.0, 4.0, 3.6, 3.0]) {
             assert!((found - expected).abs() < 1e-6);
         }
+    }
+
+    // Golden vector G6: maximum of seven neighbours.
+    #[test]
+    fn maximum_pooling_ignores_what_is_beyond_the_edges() {
+        let pooled = max_pool(&[1.0, 5.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0], 7);
+        assert_eq!(
+            pooled.iter().map(|x| x.round()).collect::<Vec<_>>(),
+            [5.0, 5.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0, 3.0]
+        );
     }
 
     #[test]

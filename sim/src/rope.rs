@@ -86,6 +86,30 @@ impl Rope {
     }
 }
 
+impl Rope {
+    /// The mean of the turns at `positions`: no rotation itself, it shrinks what turns fast.
+    #[must_use]
+    pub fn mean(&self, positions: std::ops::Range<u32>) -> Turn<'_> {
+        let count = f64::from(positions.end.saturating_sub(positions.start).max(1));
+        let mut sums = vec![(0.0f64, 0.0f64); self.inv_freq.len()];
+        for pos in positions {
+            for (sum, (cos, sin)) in sums.iter_mut().zip(self.at(Pos::new(pos)).cos_sin) {
+                *sum = (sum.0 + f64::from(cos), sum.1 + f64::from(sin));
+            }
+        }
+        let cos_sin = sums.into_iter().map(|(cos, sin)| (narrow(cos / count), narrow(sin / count)));
+        Turn { rope: self, cos_sin: cos_sin.collect() }
+    }
+
+    /// A copy of `vector`, `[head_dim]`, as it was before it was rotated at `pos`.
+    #[must_use]
+    pub fn unrotated(&self, vector: &[f32], pos: Pos) -> Vec<f32> {
+        let mut plain = vector.to_vec();
+        self.at(pos).unrotate(&mut plain);
+        plain
+    }
+}
+
 /// The rotation at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn<'a> {
@@ -160,6 +184,23 @@ mod tests {
             pairs[0].abs() < 1e-6 && (pairs[1] - 1.0).abs() < 1e-6 && (pairs[3] - 5.0).abs() < 1e-6,
             "{pairs:?}"
         );
+    }
+
+    #[test]
+    fn the_mean_turn_is_the_mean_of_turned_vectors() {
+        let rope = rope("rotate-half", vec![1.0, 0.1], 1.5);
+        let vector = [1.0, -2.0, 0.5, 3.0];
+        let mut found = vector;
+        rope.mean(5..9).rotate(&mut found);
+        for (channel, found) in found.into_iter().enumerate() {
+            let turned = |pos| {
+                let mut turned = vector;
+                rope.at(Pos::new(pos)).rotate(&mut turned);
+                turned[channel]
+            };
+            let expected: f32 = (5..9).map(|pos| turned(pos) / 4.0).sum();
+            assert!((found - expected).abs() < 1e-5, "{found} against {expected}");
+        }
     }
 
     #[test]

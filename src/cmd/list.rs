@@ -3,7 +3,7 @@
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format};
 use kvlab_sim::metrics::{METRICS, Scope};
-use kvlab_sim::policy::{Law, Randomness, registry};
+use kvlab_sim::policy::{Law, ParamDoc, Randomness, registry};
 use kvlab_sim::table::{Column, Table};
 use kvlab_sim::trace::{FIELDS, synth};
 
@@ -37,7 +37,7 @@ enum What {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     if let Some(id) = &args.params {
-        return params(id);
+        return params(id, args.format);
     }
     let (names, rows) = match args.what {
         What::Policies => policies(),
@@ -76,12 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             synth::WORKLOADS.iter().map(|w| vec![w.id, w.summary]).map(owned).collect(),
         ),
     };
-    let mut table = Table::new();
-    for (at, name) in names.iter().enumerate() {
-        table.push(name, Column::Text(rows.iter().map(|row| Some(row[at].clone())).collect()))?;
-    }
-    output::table(&table, &names, args.format)?;
-    Ok(Done::All)
+    print(&names, &rows, args.format)
 }
 
 type Listing = (Vec<&'static str>, Vec<Vec<String>>);
@@ -93,7 +88,7 @@ fn owned(row: Vec<&str>) -> Vec<String> {
 fn policies() -> Listing {
     let rows = registry::all()
         .into_iter()
-        .map(|(spec, _)| {
+        .map(|registry::Listed { spec, .. }| {
             let random = if spec.randomness == Randomness::Random { "random" } else { "deterministic" };
             let laws: Vec<&str> = spec.laws.iter().map(|law: &Law| law.word()).collect();
             let laws = if laws.is_empty() { "-".to_owned() } else { laws.join(" ") };
@@ -130,16 +125,34 @@ fn metrics() -> Listing {
     (vec!["id", "evidence", "unit", "better", "table", "meaning"], rows)
 }
 
-fn params(id: &str) -> Result<Done, CliError> {
-    let found: Vec<_> = registry::all().into_iter().filter(|(spec, _)| spec.id == id).collect();
+fn params(id: &str, format: Format) -> Result<Done, CliError> {
+    let found: Vec<_> = registry::all().into_iter().filter(|listed| listed.spec.id == id).collect();
     if found.is_empty() {
         // The lookup builds the error with all known ids and the nearest.
         registry::composition(id)?;
     }
-    for (spec, defaults) in found {
-        output::json(
-            &serde_json::json!({ "family": spec.family.word(), "id": spec.id, "params": defaults }),
-        )?;
+    let names = vec!["family", "id", "parameter", "default", "meaning"];
+    let mut rows = Vec::new();
+    for registry::Listed { spec, defaults, docs } in found {
+        let cell = |doc: &ParamDoc| {
+            let default = defaults.get(doc.name).map_or_else(String::new, serde_json::Value::to_string);
+            let (family, id) = (spec.family.word().to_owned(), spec.id.to_owned());
+            vec![family, id, doc.name.to_owned(), default, doc.meaning.to_owned()]
+        };
+        rows.extend(docs.iter().map(cell));
+        if docs.is_empty() {
+            let (family, id) = (spec.family.word().to_owned(), spec.id.to_owned());
+            rows.push(vec![family, id, "-".to_owned(), "-".to_owned(), "it has no parameters".to_owned()]);
+        }
     }
+    print(&names, &rows, format)
+}
+
+fn print(names: &[&'static str], rows: &[Vec<String>], format: Format) -> Result<Done, CliError> {
+    let mut table = Table::new();
+    for (at, name) in names.iter().enumerate() {
+        table.push(name, Column::Text(rows.iter().map(|row| Some(row[at].clone())).collect()))?;
+    }
+    output::table(&table, names, format)?;
     Ok(Done::All)
 }

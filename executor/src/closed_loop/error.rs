@@ -35,4 +35,10 @@ pub enum ClosedLoopError {
         /// The position.
         pos: Pos,
     },
+    /// A stack accumulates attention, and the prefix was made without.
+    #[error("failed to execute `{policy}`: it accumulates attention, and the prompt was prefilled without")]
+    NothingAccumulated {
+        /// Label of the stack.
+        policy: String,
+    },
 }

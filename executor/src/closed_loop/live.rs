@@ -5,9 +5,14 @@
 
 use std::cell::Cell;
 
-use kvlab_sim::{policy::HeadData, types::Pos};
+use kvlab_sim::{
+    policy::HeadData,
+    rope::Rope,
+    types::{LayerIdx, Pos},
+};
 use ndarray::Axis;
 
+use super::known::Known;
 use crate::{
     decode::{LayerCache, Pass, Quantity},
     family::DecoderConfig,
@@ -84,6 +89,8 @@ pub struct LiveHead<'a> {
     layer: usize,
     first_q_head: usize,
     group: usize,
+    /// What is known of the model; nothing unless it was given.
+    known: Option<&'a Known>,
     /// What is not at hand reads as this, `[head_dim]`.
     absent: Vec<f32>,
     missed: Cell<Option<(Quantity, Pos)>>,
@@ -114,9 +121,15 @@ impl<'a> LiveHead<'a> {
             layer,
             first_q_head: kv_head * group,
             group,
+            known: None,
             absent: vec![f32::NAN; queries.head_dim],
             missed: Cell::new(None),
         }
+    }
+
+    /// With what is known of the model.
+    pub(super) fn with_known(self, known: &'a Known) -> Self {
+        Self { known: Some(known), ..self }
     }
 
     /// The last vector that was asked for and was not at hand.
@@ -156,5 +169,14 @@ impl HeadData for LiveHead<'_> {
     fn query(&self, member: usize, pos: Pos) -> &[f32] {
         let row = self.queries.row(self.layer, self.first_q_head + member, pos.get());
         self.or_absent(row, Quantity::Query, pos)
+    }
+
+    fn rope(&self) -> Option<&Rope> {
+        self.known.and_then(Known::rope)
+    }
+
+    fn output_weights(&self, member: usize) -> Option<&[f32]> {
+        let layer = LayerIdx::new(u16::try_from(self.layer).ok()?);
+        self.known.and_then(|known| known.output_weights(layer, self.first_q_head + member))
     }
 }

@@ -12,6 +12,7 @@ mod driver;
 mod error;
 mod forced;
 mod free;
+mod known;
 mod live;
 mod outcome;
 mod prefix;

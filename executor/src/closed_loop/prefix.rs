@@ -1,10 +1,21 @@
 //! A prompt, prefilled once: every cell of a study forks from here.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, sync::Arc};
 
-use super::live::QueryRing;
+use kvlab_sim::{
+    policy::{
+        Needs,
+        compose::{Stack, accumulate},
+    },
+    types::Pos,
+};
+
+use super::{
+    known::Known,
+    live::{LiveHead, QueryRing},
+};
 use crate::{
-    decode::{DecodeError, Decoder, KvCache, Taps, greedy},
+    decode::{DecodeError, Decoder, KvCache, Pass, Taps, greedy},
     error::ExecutorError,
     model::Model,
 };
@@ -14,6 +25,10 @@ use crate::{
 pub struct Prefix {
     pub(super) cache: KvCache,
     pub(super) queries: QueryRing,
+    /// Attention that each prompt token received, `[layer][kv_head][kv_pos]`; empty unless it was asked for.
+    pub(super) mass: Vec<Vec<Vec<f32>>>,
+    /// What is known of the model beside the cache.
+    pub(super) known: Arc<Known>,
     pub(super) len: u32,
     pub(super) next: u32,
 }
@@ -30,17 +45,56 @@ impl Prefix {
         chunk: NonZeroUsize,
         window: u32,
     ) -> Result<Self, ExecutorError> {
+        Self::made(model, prompt, chunk, window, false, Needs::NONE)
+    }
+
+    /// As [`Prefix::new`], with what every stack of `stacks` looks at: queries of the longest window and, where one
+    /// accumulates attention, that of the prompt.
+    ///
+    /// # Errors
+    /// As [`Prefix::new`].
+    pub fn for_stacks<'a>(
+        model: &mut Model,
+        prompt: &[u32],
+        chunk: NonZeroUsize,
+        stacks: impl IntoIterator<Item = &'a Stack>,
+    ) -> Result<Self, ExecutorError> {
+        let (mut window, mut accumulates, mut needs) = (0, false, Needs::NONE);
+        for stack in stacks {
+            window = stack.window().max(window);
+            accumulates |= stack.accumulates();
+            needs = needs.and(stack.needs());
+        }
+        Self::made(model, prompt, chunk, window, accumulates, needs)
+    }
+
+    fn made(
+        model: &mut Model,
+        prompt: &[u32],
+        chunk: NonZeroUsize,
+        window: u32,
+        accumulates: bool,
+        needs: Needs,
+    ) -> Result<Self, ExecutorError> {
+        // Whoever accumulates looks at every query once: those of a chunk must be at hand after it.
+        let chunk_len = u32::try_from(chunk.get().min(prompt.len())).unwrap_or(u32::MAX);
+        let window = if accumulates { window.max(chunk_len) } else { window };
+        let known = Arc::new(Known::of(model, needs)?);
         let len = u32::try_from(prompt.len()).map_err(|_| DecodeError::PositionsExhausted)?;
         let mut queries = QueryRing::new(model.config(), window);
         let mut decoder = model.decoder()?;
         let taps = Taps { queries: window > 0, ..Taps::NONE };
-        let remember = |_: &mut Decoder<'_>, pass: &_| {
+        let mut mass: Vec<Vec<Vec<f32>>> = Vec::new();
+        let remember = |decoder: &mut Decoder<'_>, pass: &Pass| {
             queries.take(pass);
+            if accumulates {
+                accumulate_pass(decoder, &queries, pass, &mut mass);
+            }
             Ok::<_, DecodeError>(())
         };
         let last = decoder.prefill(prompt, chunk, taps, remember)?;
         let next = greedy(&decoder.last_logits(&last)?);
-        Ok(Self { cache: decoder.cache().clone(), queries, len, next })
+        Ok(Self { cache: decoder.cache().clone(), queries, mass, known, len, next })
     }
 
     /// Tokens of the prompt.
@@ -59,5 +113,22 @@ impl Prefix {
     #[must_use]
     pub fn next(&self) -> u32 {
         self.next
+    }
+}
+
+/// Adds the attention of the queries of a pass to `mass`, `[layer][kv_head][kv_pos]`, as the replay does.
+fn accumulate_pass(decoder: &Decoder<'_>, queries: &QueryRing, pass: &Pass, mass: &mut Vec<Vec<Vec<f32>>>) {
+    let layers = decoder.cache().layers();
+    mass.resize_with(layers.len(), Vec::new);
+    for (layer, (cache, heads)) in layers.iter().zip(mass).enumerate() {
+        heads.resize_with(cache.keys().dim().0, Vec::new);
+        for (kv_head, mass) in heads.iter_mut().enumerate() {
+            let live = LiveHead::new(cache, queries, layer, kv_head);
+            for pos in &pass.positions {
+                let seen: Vec<Pos> = (0..=*pos).map(Pos::new).collect();
+                mass.resize(seen.len(), 0.0);
+                accumulate(&live, Pos::new(*pos), &seen, mass);
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use kvlab_sim::{
     types::{ModelShape, SeqIdx},
 };
 
-use super::{driver::Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
+use super::{ClosedLoopError, driver::Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
 use crate::{
     decode::{DecodeError, Decoder, Taps},
     error::ExecutorError,
@@ -48,12 +48,15 @@ impl<'m, 'a> LiveRun<'m, 'a> {
         seq: SeqIdx,
     ) -> Result<Self, ExecutorError> {
         let shape = model.shape()?;
+        if cell.stack.accumulates() && prefix.mass.is_empty() {
+            return Err(ClosedLoopError::NothingAccumulated { policy: cell.stack.label().to_owned() }.into());
+        }
         let (mut decoder, codec) = model.decoder_and_codec()?;
         decoder.swap_cache(prefix.cache.clone());
-        let mut driver = Driver::new(cell.stack, cell.seed, &shape, seq, prefix.len);
+        let mut driver = Driver::new(cell.stack, cell.seed, &shape, seq, prefix);
         let peak_entries = driver.entries();
         let queries = prefix.queries.clone();
-        driver.evict_if_due(&mut decoder, &queries, Moment::PrefillDone, prefix.len)?;
+        driver.evict_if_due(&mut decoder, &queries, Moment::PrefillDone)?;
         let (keep_ratios, steps, seen) = (0.0, 0, prefix.len);
         Ok(Self { decoder, codec, queries, driver, shape, peak_entries, keep_ratios, steps, seen })
     }
@@ -73,7 +76,8 @@ impl<'m, 'a> LiveRun<'m, 'a> {
         self.driver.store(pos);
         self.seen = pos + 1;
         self.measure();
-        self.driver.evict_if_due(&mut self.decoder, &self.queries, Moment::DecodeStep, pos + 1)?;
+        self.driver.attend(&self.decoder, &self.queries)?;
+        self.driver.evict_if_due(&mut self.decoder, &self.queries, Moment::DecodeStep)?;
         Ok(self.decoder.last_logits(&pass)?)
     }
 

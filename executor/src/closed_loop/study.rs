@@ -167,8 +167,7 @@ fn run_item(
     let item = &executed.items[index];
     let seq = SeqIdx::new(u32::try_from(index).unwrap_or(u32::MAX));
     let stacks = executed.cells.iter().filter_map(|cell| cell.plan.stack.as_ref().ok());
-    let window = stacks.map(Stack::window).max().unwrap_or(0);
-    let prefix = Prefix::new(model, &executed.prompts[index], plan.chunk, window)?;
+    let prefix = Prefix::for_stacks(model, &executed.prompts[index], plan.chunk, stacks)?;
     let limits = Limits { max_new_tokens: plan.max_new_tokens, stops: &item.stops };
     let graded = |run: FreeRun| {
         let is_correct = record::graded(item, Some(set.grader), run.text.as_deref()).correct;

@@ -78,6 +78,22 @@ pub enum PolicyError {
         /// Position of the token.
         pos: Pos,
     },
+    /// Something that a policy needs is not there.
+    #[error("`{policy}` needs {what}, which is not at hand")]
+    Missing {
+        /// The policy.
+        policy: &'static str,
+        /// What is missing, in words.
+        what: &'static str,
+    },
+    /// A policy cannot work here.
+    #[error("`{policy}`: {reason}")]
+    Refused {
+        /// The policy.
+        policy: &'static str,
+        /// Why.
+        reason: String,
+    },
     /// A policy returned another number of scores or positions than asked.
     #[error("`{policy}` broke its contract: {rule}")]
     Contract {

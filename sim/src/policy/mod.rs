@@ -5,12 +5,15 @@
 //! borrowed views, never a ledger, an engine or a counter. [`Stack::evict`](compose::Stack::evict) disposes: it
 //! protects sinks and recent tokens, enforces the budget and breaks ties.
 
+pub mod attend;
 mod attention;
 pub mod budget;
 pub mod compose;
+pub(crate) mod doc;
 mod draws;
 mod error;
 pub mod exit;
+mod magnitude;
 mod memo;
 mod params;
 pub mod registry;
@@ -19,14 +22,17 @@ pub mod schedule;
 pub mod score;
 pub mod select;
 mod spec;
+pub mod store;
 mod view;
 
 pub use attention::Weights;
 pub(crate) use attention::{TILE, mean_attention, tiles, weights_from_logits};
+pub use doc::ParamDoc;
 pub use draws::Draws;
 pub use error::PolicyError;
+pub use magnitude::Magnitude;
 pub use memo::{Memo, MemoKey};
 pub use params::RawParams;
 pub use spec::{Entry, Family, Law, Needs, PolicySpec, Randomness};
 pub(crate) use view::scale;
-pub use view::{At, HeadData, HeadView};
+pub use view::{At, HeadData, HeadView, Peer};

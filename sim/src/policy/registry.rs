@@ -1,5 +1,6 @@
 //! The lists of policies, sorted by id. Adding one here makes it known to scenarios, lists and the contract suite.
 
+use super::attend::{self, Attend};
 use super::budget::{self, Budget};
 use super::compose::{self, CompositionEntry};
 use super::exit::{self, Exit};
@@ -7,54 +8,132 @@ use super::reserve::{self, Reserve};
 use super::schedule::{self, Schedule};
 use super::score::{self, Score};
 use super::select::{self, Select};
-use super::{Entry, PolicyError, PolicySpec};
+use super::store::{self, Store};
+use super::{Entry, ParamDoc, PolicyError, PolicySpec};
+
+/// Attend policies.
+pub const ATTENDS: &[Entry<dyn Attend>] = &[
+    attend::full::ENTRY,
+    attend::oracle_block::ENTRY,
+    attend::oracle_top_k::ENTRY,
+    attend::quest::ENTRY,
+    attend::seer_gate::ENTRY,
+];
 
 /// Budget policies.
-pub const BUDGETS: &[Entry<dyn Budget>] = &[budget::uniform::ENTRY];
+pub const BUDGETS: &[Entry<dyn Budget>] =
+    &[budget::ada::ENTRY, budget::pyramid::ENTRY, budget::share_of_seen::ENTRY, budget::uniform::ENTRY];
 
 /// Named stacks.
 pub const COMPOSITIONS: &[CompositionEntry] = &[
+    compose::adakv::ENTRY,
+    compose::attn_range::ENTRY,
+    compose::criticalkv::ENTRY,
+    compose::cur::ENTRY,
+    compose::curdkv::ENTRY,
+    compose::evict_large_range::ENTRY,
+    compose::expected_attention::ENTRY,
     compose::full::ENTRY,
+    compose::h2o::ENTRY,
+    compose::h2o_normalised::ENTRY,
+    compose::keydiff::ENTRY,
+    compose::knorm::ENTRY,
+    compose::lagkv::ENTRY,
+    compose::leverage::ENTRY,
+    compose::oracle::ENTRY,
+    compose::pyramidkv::ENTRY,
+    compose::r_kv::ENTRY,
+    compose::r_kv_vase::ENTRY,
     compose::random::ENTRY,
     compose::snapkv::ENTRY,
     compose::snapkv_prefill::ENTRY,
     compose::streaming_llm::ENTRY,
+    compose::tova::ENTRY,
     compose::vase_attnv::ENTRY,
     compose::vase_dkv::ENTRY,
+    compose::vatp::ENTRY,
 ];
 
 /// Exit policies.
 pub const EXITS: &[Entry<dyn Exit>] = &[exit::entropy::ENTRY, exit::never::ENTRY];
 
 /// Reserve policies.
-pub const RESERVES: &[Entry<dyn Reserve>] = &[reserve::none::ENTRY, reserve::value_range::ENTRY];
+pub const RESERVES: &[Entry<dyn Reserve>] =
+    &[reserve::none::ENTRY, reserve::prompt::ENTRY, reserve::random::ENTRY, reserve::value_magnitude::ENTRY];
 
 /// Schedule policies.
-pub const SCHEDULES: &[Entry<dyn Schedule>] =
-    &[schedule::end_of_prefill::ENTRY, schedule::every_n::ENTRY, schedule::never::ENTRY];
+pub const SCHEDULES: &[Entry<dyn Schedule>] = &[
+    schedule::decode_interval::ENTRY,
+    schedule::end_of_prefill::ENTRY,
+    schedule::every_n::ENTRY,
+    schedule::never::ENTRY,
+    schedule::on_overflow::ENTRY,
+];
 
 /// Score policies.
 pub const SCORES: &[Entry<dyn Score>] = &[
+    score::accumulated_attention::ENTRY,
+    score::critical::ENTRY,
+    score::expected_attention::ENTRY,
+    score::key_diff::ENTRY,
+    score::key_norm::ENTRY,
     score::kv_sketch::ENTRY,
+    score::lag_kv::ENTRY,
+    score::last_attention::ENTRY,
+    score::leverage::ENTRY,
     score::narrow_value::ENTRY,
+    score::oracle::ENTRY,
+    score::r_kv::ENTRY,
     score::random::ENTRY,
     score::recency::ENTRY,
+    score::value_magnitude::ENTRY,
+    score::value_weighted::ENTRY,
     score::window_mass::ENTRY,
 ];
 
 /// Select policies.
 pub const SELECTS: &[Entry<dyn Select>] = &[select::top_k::ENTRY, select::weighted_sample::ENTRY];
 
-/// Every policy of every family with its default parameters, by family, then by id.
+/// Store policies.
+pub const STORES: &[Entry<dyn Store>] =
+    &[store::half::ENTRY, store::mixed::ENTRY, store::per_token_int::ENTRY];
+
+/// A policy as lists show it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Identity and capabilities.
+    pub spec: &'static PolicySpec,
+    /// The parameters with their defaults.
+    pub defaults: serde_json::Value,
+    /// What each parameter means.
+    pub docs: &'static [ParamDoc],
+}
+
+/// Every policy of every family, by family, then by id.
 #[must_use]
-pub fn all() -> Vec<(&'static PolicySpec, serde_json::Value)> {
-    fn of<T: ?Sized + 'static>(
-        entries: &'static [Entry<T>],
-    ) -> Vec<(&'static PolicySpec, serde_json::Value)> {
-        entries.iter().map(|entry| (entry.spec, (entry.defaults)())).collect()
+pub fn all() -> Vec<Listed> {
+    fn of<T: ?Sized + 'static>(entries: &'static [Entry<T>]) -> Vec<Listed> {
+        entries
+            .iter()
+            .map(|entry| Listed { spec: entry.spec, defaults: (entry.defaults)(), docs: entry.docs })
+            .collect()
     }
-    let compositions = COMPOSITIONS.iter().map(|entry| (entry.spec, (entry.defaults)())).collect();
-    [of(BUDGETS), compositions, of(EXITS), of(RESERVES), of(SCHEDULES), of(SCORES), of(SELECTS)].concat()
+    let compositions = COMPOSITIONS
+        .iter()
+        .map(|entry| Listed { spec: entry.spec, defaults: (entry.defaults)(), docs: entry.docs })
+        .collect();
+    [
+        of(ATTENDS),
+        of(BUDGETS),
+        compositions,
+        of(EXITS),
+        of(RESERVES),
+        of(SCHEDULES),
+        of(SCORES),
+        of(SELECTS),
+        of(STORES),
+    ]
+    .concat()
 }
 
 /// The registry line with this id.
@@ -96,16 +175,27 @@ mod tests {
     fn ids_are_sorted_unique_and_kebab_case_within_each_family() {
         let all = all();
         for pair in all.windows(2) {
-            let (a, b) = (pair[0].0, pair[1].0);
+            let (a, b) = (pair[0].spec, pair[1].spec);
             assert!((a.family, a.id) < (b.family, b.id), "{} before {}", a.id, b.id);
         }
-        for (spec, _) in all {
+        for Listed { spec, .. } in all {
             assert!(
                 spec.id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
                 "{}",
                 spec.id
             );
             assert!(!spec.summary.is_empty() && !spec.citation.is_empty(), "{}", spec.id);
+        }
+    }
+
+    #[test]
+    fn every_parameter_has_a_meaning_and_nothing_else_has() {
+        for Listed { spec, defaults, docs } in all() {
+            let keys: Vec<&str> =
+                defaults.as_object().map(|map| map.keys().map(String::as_str).collect()).unwrap_or_default();
+            let names: Vec<&str> = docs.iter().map(|doc| doc.name).collect();
+            assert_eq!(keys, names, "{} {}", spec.family.word(), spec.id);
+            assert!(docs.iter().all(|doc| !doc.meaning.is_empty()), "{}", spec.id);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What every policy says about itself.
 
-use super::{PolicyError, RawParams};
+use super::{ParamDoc, PolicyError, RawParams};
 
 /// The question a policy answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
+    /// Which resident tokens a query attends to.
+    Attend,
     /// How many tokens a head may keep.
     Budget,
     /// A named stack of one policy of each eviction family.
@@ -19,6 +21,8 @@ pub enum Family {
     Score,
     /// Which tokens are kept, given their worth.
     Select,
+    /// In which representation kept tokens are stored.
+    Store,
 }
 
 impl Family {
@@ -26,6 +30,7 @@ impl Family {
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
+            Self::Attend => "attend",
             Self::Budget => "budget",
             Self::Composition => "composition",
             Self::Exit => "exit",
@@ -33,6 +38,7 @@ impl Family {
             Self::Schedule => "schedule",
             Self::Score => "score",
             Self::Select => "select",
+            Self::Store => "store",
         }
     }
 }
@@ -48,11 +54,43 @@ pub struct Needs {
     pub values: bool,
     /// Logit-lens facts.
     pub lens: bool,
+    /// Rotary frequencies, to undo the rotation.
+    pub rope: bool,
+    /// Slices of the attention output matrix.
+    pub output_weights: bool,
+    /// Queries that are yet to come: a recording has them, a running model does not.
+    pub future: bool,
 }
 
 impl Needs {
     /// Positions only.
-    pub const NONE: Self = Self { queries: false, keys: false, values: false, lens: false };
+    pub const NONE: Self = Self {
+        queries: false,
+        keys: false,
+        values: false,
+        lens: false,
+        rope: false,
+        output_weights: false,
+        future: false,
+    };
+    /// Keys.
+    pub const K: Self = Self { keys: true, ..Self::NONE };
+    /// Values.
+    pub const V: Self = Self { values: true, ..Self::NONE };
+    /// Queries and keys.
+    pub const QK: Self = Self { queries: true, keys: true, ..Self::NONE };
+    /// Keys and values.
+    pub const KV: Self = Self::K.and(Self::V);
+    /// Queries, keys and values.
+    pub const QKV: Self = Self::QK.and(Self::V);
+    /// Logit-lens facts.
+    pub const LENS: Self = Self { lens: true, ..Self::NONE };
+    /// Rotary frequencies.
+    pub const ROPE: Self = Self { rope: true, ..Self::NONE };
+    /// Slices of the attention output matrix.
+    pub const W_O: Self = Self { output_weights: true, ..Self::NONE };
+    /// Queries that are yet to come.
+    pub const FUTURE: Self = Self { future: true, ..Self::NONE };
 
     /// The needs of two parts together.
     #[must_use]
@@ -62,13 +100,24 @@ impl Needs {
             keys: self.keys || other.keys,
             values: self.values || other.values,
             lens: self.lens || other.lens,
+            rope: self.rope || other.rope,
+            output_weights: self.output_weights || other.output_weights,
+            future: self.future || other.future,
         }
     }
 
     /// The fields as words, e.g. `q k v`; `-` for none.
     #[must_use]
     pub fn words(self) -> String {
-        let all = [(self.queries, "q"), (self.keys, "k"), (self.values, "v"), (self.lens, "lens")];
+        let all = [
+            (self.queries, "q"),
+            (self.keys, "k"),
+            (self.values, "v"),
+            (self.lens, "lens"),
+            (self.rope, "rope"),
+            (self.output_weights, "w_o"),
+            (self.future, "future"),
+        ];
         let words: Vec<&str> = all.iter().filter(|(needed, _)| *needed).map(|(_, word)| *word).collect();
         if words.is_empty() { "-".to_owned() } else { words.join(" ") }
     }
@@ -130,6 +179,8 @@ pub struct Entry<T: ?Sized + 'static> {
     pub build: fn(&RawParams) -> Result<Box<T>, PolicyError>,
     /// The parameters with their defaults, as they would stand in a scenario.
     pub defaults: fn() -> serde_json::Value,
+    /// What each parameter means.
+    pub docs: &'static [ParamDoc],
 }
 
 impl<T: ?Sized + 'static> std::fmt::Debug for Entry<T> {

@@ -1,7 +1,9 @@
 //! The read-only views that policies decide on.
 
+use super::PolicyError;
 use super::{Memo, MemoKey, Weights, weights_from_logits};
 use crate::num;
+use crate::rope::Rope;
 use crate::types::{KvHead, LayerIdx, Pos, SeqIdx};
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,6 +21,8 @@ pub struct At {
     pub eviction: u32,
     /// Tokens seen so far: the next position.
     pub seen: u32,
+    /// Tokens of the prompt, at positions `0..prompt_len`.
+    pub prompt_len: u32,
 }
 
 /// Vectors of one (sequence, layer, KV head), addressed by original position.
@@ -40,6 +44,23 @@ pub trait HeadData {
     /// Largest minus smallest channel of the value at `pos`.
     fn value_range(&self, pos: Pos) -> f32 {
         num::range(self.value(pos))
+    }
+
+    /// The rotary frequencies that queries and keys were turned with; absent where there is no rotation or it is unknown.
+    fn rope(&self) -> Option<&Rope> {
+        None
+    }
+
+    /// Positions that were recorded, those still to come included; absent in a running model, which has no future.
+    fn recorded_len(&self) -> Option<u32> {
+        None
+    }
+
+    /// The columns of the attention output matrix that query head `member` of the group writes with,
+    /// `[hidden, head_dim]` flattened; absent where they are not at hand.
+    fn output_weights(&self, member: usize) -> Option<&[f32]> {
+        let _ = member;
+        None
     }
 
     /// Scaled logits `<query, key> / sqrt(head_dim)` of the query at `query_pos` with the keys at `keys`, into `out`
@@ -89,6 +110,21 @@ pub(crate) fn scale(head_dim: usize) -> f32 {
     1.0 / (head_dim as f32).sqrt()
 }
 
+/// Another KV head of the layer (or the same one), for decisions over a whole layer.
+#[derive(Clone, Copy)]
+pub struct Peer<'a> {
+    /// Vectors by original position.
+    pub data: &'a dyn HeadData,
+    /// Its resident tokens, `[slot]`.
+    pub resident: &'a [Pos],
+}
+
+impl std::fmt::Debug for Peer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("resident", &self.resident.len()).finish_non_exhaustive()
+    }
+}
+
 /// One KV head at an eviction.
 #[derive(Clone)]
 pub struct HeadView<'a> {
@@ -102,6 +138,29 @@ pub struct HeadView<'a> {
     pub recent: usize,
     /// Positions of the most recent queries that may be looked at: as many as the stack keeps.
     pub window: Range<u32>,
+    /// Attention received by each resident token since it was stored, summed over all queries that saw it and averaged
+    /// over the query heads of the group, `[slot]`; empty unless the scorer [accumulates](super::score::Score::accumulates).
+    pub mass: &'a [f32],
+    /// All KV heads of the layer in order; empty unless a part of the stack is [layer-wide](super::score::Score::is_layer_wide).
+    pub peers: &'a [Peer<'a>],
+    /// Slots that are up for choice: scored tokens without sinks and reserved ones, sorted. Indices into `scored()`.
+    pub choice: &'a [usize],
+    /// How many of `choice` will be kept under a uniform budget.
+    pub room: usize,
+}
+
+impl<'a> HeadView<'a> {
+    /// A view of a head by itself, with nothing accumulated and every scored token up for choice but none to be kept.
+    #[must_use]
+    pub fn new(
+        at: At,
+        data: &'a dyn HeadData,
+        resident: &'a [Pos],
+        recent: usize,
+        window: Range<u32>,
+    ) -> Self {
+        Self { at, data, resident, recent, window, mass: &[], peers: &[], choice: &[], room: 0 }
+    }
 }
 
 impl HeadView<'_> {
@@ -110,6 +169,17 @@ impl HeadView<'_> {
     #[must_use]
     pub fn scored(&self) -> &[Pos] {
         &self.resident[..self.resident.len() - self.recent]
+    }
+
+    /// The rotary frequencies.
+    ///
+    /// # Errors
+    /// When they are unknown; the error names `policy`.
+    pub fn rope(&self, policy: &'static str) -> Result<&Rope, PolicyError> {
+        self.data.rope().ok_or(PolicyError::Missing {
+            policy,
+            what: "the rotary frequencies of the model (`rope.inv_freq` in the trace's manifest, from format 1.1 on)",
+        })
     }
 
     /// Positions of the last `count` queries that are at hand.

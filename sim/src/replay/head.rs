@@ -2,7 +2,8 @@
 
 use crate::num;
 use crate::policy::{HeadData, Memo, TILE, Weights, mean_attention, tiles, weights_from_logits};
-use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
+use crate::rope::Rope;
+use crate::types::{KvHead, LayerIdx, ModelShape, Pos, QHead};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,7 +11,38 @@ use std::rc::Rc;
 use super::ReplayError;
 use super::tile::Tile;
 use crate::trace::LayerTensors;
-use ndarray::Array3;
+use ndarray::{Array3, Axis};
+
+/// What one KV head knows of the model beside its vectors.
+#[derive(Clone, Debug, Default)]
+pub struct HeadModel<'a> {
+    /// The rotation of queries and keys, where there is one and it is known.
+    pub rope: Option<&'a Rope>,
+    /// What each query head of the group writes with, `[member]`, each `[hidden, head_dim]` flattened; empty where it is
+    /// not known.
+    pub output_weights: Vec<Vec<f32>>,
+}
+
+/// What one layer knows of the model beside its vectors.
+#[derive(Clone, Debug, Default)]
+pub struct LayerModel<'a> {
+    /// The rotation of queries and keys, where there is one and it is known.
+    pub rope: Option<&'a Rope>,
+    /// The attention output matrix, `[hidden, q_head, head_dim]`, where it is known.
+    pub w_o: Option<Array3<f32>>,
+}
+
+impl<'a> LayerModel<'a> {
+    /// The part of the KV head `head`.
+    #[must_use]
+    pub fn of_head(&self, shape: &ModelShape, head: KvHead) -> HeadModel<'a> {
+        let columns =
+            |q: QHead, w_o: &Array3<f32>| w_o.index_axis(Axis(1), q.idx()).iter().copied().collect();
+        let output_weights =
+            self.w_o.iter().flat_map(|w_o| shape.q_of(head).map(move |q| columns(q, w_o))).collect();
+        HeadModel { rope: self.rope, output_weights }
+    }
+}
 
 /// Vectors of one (sequence, layer, KV head), borrowed from the layer's tensors.
 #[derive(Debug)]
@@ -23,6 +55,8 @@ pub struct RecordedHead<'a> {
     /// Attention weights of sixteen queries each, computed when they are first asked for, `[q_pos / 16]`.
     tiles: Vec<OnceCell<Tile>>,
     memo: Rc<Memo>,
+    len: u32,
+    model: HeadModel<'a>,
 }
 
 impl<'a> RecordedHead<'a> {
@@ -58,6 +92,8 @@ impl<'a> RecordedHead<'a> {
             ranges: OnceCell::new(),
             tiles: (0..len.div_ceil(TILE)).map(|_| OnceCell::new()).collect(),
             memo: Rc::new(Memo::default()),
+            len,
+            model: HeadModel::default(),
         })
     }
 
@@ -65,6 +101,12 @@ impl<'a> RecordedHead<'a> {
     #[must_use]
     pub(super) fn sharing(self, memo: &Rc<Memo>) -> Self {
         Self { memo: memo.clone(), ..self }
+    }
+
+    /// With what the source knows about the model.
+    #[must_use]
+    pub fn with_model(self, model: HeadModel<'a>) -> Self {
+        Self { model, ..self }
     }
 
     /// Channels a head.
@@ -124,6 +166,18 @@ impl HeadData for RecordedHead<'_> {
 
     fn query(&self, member: usize, pos: Pos) -> &[f32] {
         self.row(self.queries[member], pos)
+    }
+
+    fn rope(&self) -> Option<&Rope> {
+        self.model.rope
+    }
+
+    fn recorded_len(&self) -> Option<u32> {
+        Some(self.len)
+    }
+
+    fn output_weights(&self, member: usize) -> Option<&[f32]> {
+        self.model.output_weights.get(member).map(Vec::as_slice)
     }
 
     fn value_range(&self, pos: Pos) -> f32 {

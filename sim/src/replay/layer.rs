@@ -1,14 +1,15 @@
 //! One layer of one sequence through all cells.
 
+use super::alone::replay_alone;
 use super::head_run::{Due, HeadRun};
 use super::pos_set::PosSet;
 use super::recording::wide_count;
-use super::{RecordedHead, ReplayError};
+use super::{LayerModel, RecordedHead, ReplayError};
 use crate::ledger::KeptSet;
 use crate::policy::compose::Stack;
 use crate::policy::{At, HeadData, Memo, PolicyError, TILE};
 use crate::trace::{LayerTensors, SequenceMeta};
-use crate::types::{KvHead, LayerIdx, ModelShape};
+use crate::types::{LayerIdx, ModelShape};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -72,11 +73,12 @@ pub fn replay_layer(
     cells: &[EvictionCell<'_>],
     settings: Settings,
 ) -> Result<Vec<LayerOutcome>, ReplayError> {
-    let outcomes = replay_cells(shape, meta, layer, tensors, cells, settings)?;
+    let outcomes = replay_cells(shape, meta, layer, tensors, &LayerModel::default(), cells, settings)?;
     Ok(outcomes.into_iter().collect::<Result<_, PolicyError>>()?)
 }
 
-/// As [`replay_layer`], with a result of its own for each cell: a policy that cannot decide stops its cell only.
+/// As [`replay_layer`], with what the source knows about the model, and with a result of its own for each cell: a policy
+/// that cannot decide stops its cell only.
 ///
 /// What one cell gives does not depend on the others: they only share work.
 ///
@@ -87,19 +89,29 @@ pub fn replay_cells(
     meta: &SequenceMeta,
     layer: LayerIdx,
     tensors: &LayerTensors,
+    model: &LayerModel<'_>,
     cells: &[EvictionCell<'_>],
     settings: Settings,
 ) -> Result<Vec<Result<LayerOutcome, PolicyError>>, ReplayError> {
     let memo = Rc::new(Memo::default());
     let mut heads = Vec::with_capacity(usize::from(shape.kv_heads));
     for head in shape.kv_head_ids() {
-        let at = At { seq: meta.seq, layer, head, eviction: 0, seen: meta.prompt_len };
-        let recorded = RecordedHead::new(tensors, shape, layer, head, meta.len)?.sharing(&memo);
+        let (seen, prompt_len) = (meta.prompt_len, meta.prompt_len);
+        let at = At { seq: meta.seq, layer, head, eviction: 0, seen, prompt_len };
+        let recorded = RecordedHead::new(tensors, shape, layer, head, meta.len)?;
+        let recorded = recorded.with_model(model.of_head(shape, head)).sharing(&memo);
         heads.push(HeadRun::new(recorded, at, meta.len, cells.len(), settings));
     }
     let mut outcomes: Vec<Result<LayerOutcome, PolicyError>> = vec![Ok(LayerOutcome::default()); cells.len()];
+    // Cells with a state of their own, or whose heads decide together, share nothing: each is replayed by itself.
+    let is_alone = |cell: &EvictionCell<'_>| cell.stack.accumulates() || cell.stack.is_layer_wide();
+    let alone = cells.iter().zip(&mut outcomes).enumerate().filter(|(_, (cell, _))| is_alone(cell));
+    for (at, (cell, outcome)) in alone {
+        *outcome = replay_alone(shape, meta, layer, &mut heads, *cell, settings);
+        heads.iter_mut().for_each(|head| head.drop_cell(at));
+    }
     let window = cells.iter().map(|cell| cell.stack.window()).max().unwrap_or(0);
-    let agenda = Agenda::new(shape, meta, layer, cells);
+    let agenda = Agenda::new(shape, meta, layer, cells, is_alone);
     let mut events = agenda.events.iter().peekable();
     let mut end = meta.prompt_len;
     loop {
@@ -117,7 +129,9 @@ pub fn replay_cells(
     }
     heads.iter_mut().for_each(HeadRun::close);
     for (cell, outcome) in outcomes.iter_mut().enumerate() {
-        if let Ok(outcome) = outcome {
+        if let Ok(outcome) = outcome
+            && !is_alone(&cells[cell])
+        {
             finish(&heads, meta, cell, settings, outcome);
         }
     }
@@ -130,26 +144,32 @@ struct Agenda {
     events: BTreeMap<u32, Vec<usize>>,
     /// Equal for cells whose scorers are the same under the same seed, `[cell]`.
     scorers: Vec<usize>,
-    /// Tokens kept at an eviction, `[kv_head][cell]`.
-    capacities: Vec<Vec<u32>>,
+    shape: ModelShape,
+    layer: LayerIdx,
 }
 
 impl Agenda {
-    fn new(shape: &ModelShape, meta: &SequenceMeta, layer: LayerIdx, cells: &[EvictionCell<'_>]) -> Self {
+    fn new(
+        shape: &ModelShape,
+        meta: &SequenceMeta,
+        layer: LayerIdx,
+        cells: &[EvictionCell<'_>],
+        is_left_out: impl Fn(&EvictionCell<'_>) -> bool,
+    ) -> Self {
         let mut events: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut known = BTreeMap::new();
         let mut scorers = Vec::with_capacity(cells.len());
         for (at, cell) in cells.iter().enumerate() {
-            for seen in cell.stack.evictions(meta.prompt_len, meta.len) {
+            let evictions =
+                if is_left_out(cell) { Vec::new() } else { cell.stack.evictions(meta.prompt_len, meta.len) };
+            for seen in evictions {
                 events.entry(seen).or_default().push(at);
             }
             let seed = if cell.stack.is_random() { cell.seed } else { 0 };
             let next = known.len();
             scorers.push(*known.entry((cell.stack.scorer(), seed)).or_insert(next));
         }
-        let of_head =
-            |head: KvHead| cells.iter().map(|cell| cell.stack.capacity(shape, layer, head)).collect();
-        Self { events, scorers, capacities: shape.kv_head_ids().map(of_head).collect() }
+        Self { events, scorers, shape: *shape, layer }
     }
 }
 
@@ -161,13 +181,14 @@ fn evict(
     agenda: &Agenda,
     outcomes: &mut [Result<LayerOutcome, PolicyError>],
 ) {
-    for (head, capacities) in heads.iter_mut().zip(&agenda.capacities) {
+    for (head, kv_head) in heads.iter_mut().zip(agenda.shape.kv_head_ids()) {
         let of_cell = |cell: &usize| {
             let outcome = outcomes[*cell].as_ref().ok()?;
             let made = outcome.evictions.len()
                 - usize::from(outcome.evictions.last().is_some_and(|e| e.seen == seen));
             let eviction = u32::try_from(made).unwrap_or(u32::MAX);
-            Some(Due { cell: *cell, scorer: agenda.scorers[*cell], eviction, capacity: capacities[*cell] })
+            let capacity = cells[*cell].stack.capacity(&agenda.shape, agenda.layer, kv_head, seen);
+            Some(Due { cell: *cell, scorer: agenda.scorers[*cell], eviction, capacity })
         };
         let due: Vec<Due> = due.iter().filter_map(of_cell).collect();
         for decision in head.evict(seen, &due, cells) {

@@ -6,6 +6,7 @@
 //! worked out once. Memory is a few tiles of attention a head, whatever the length, and a summary a cell. Nothing here
 //! knows time.
 
+mod alone;
 mod attention;
 mod error;
 mod exit;
@@ -19,7 +20,7 @@ mod tile;
 
 pub use error::ReplayError;
 pub use exit::{ExitOutcome, replay_exit};
-pub use head::RecordedHead;
+pub use head::{HeadModel, LayerModel, RecordedHead};
 pub use layer::{EvictionCell, LayerEviction, LayerOutcome, Settings, replay_cells, replay_layer};
 pub use pos_set::PosSet;
 pub use recording::{entropy_quantiles, lens_decode_rows, value_ranges, wide_count};

@@ -8,12 +8,14 @@ use super::study::Context;
 use crate::engine::{self, Eviction, Request, UnitCost, Workload};
 use crate::ledger::{Kept, KeptSet};
 use crate::observe::{Fanout, LogDigest, Memory, MemoryReport, OccupancyPoint};
-use crate::policy::PolicyError;
 use crate::policy::compose::Stack;
+use crate::policy::{Needs, PolicyError};
 use crate::replay::{
-    EvictionCell, LayerOutcome, SURVIVAL_BINS, SequenceOutcome, Settings, replay_cells, value_ranges,
+    EvictionCell, LayerModel, LayerOutcome, SURVIVAL_BINS, SequenceOutcome, Settings, replay_cells,
+    value_ranges,
 };
 use crate::results::{Bootstrap, CellRow, SeriesRow, cell_id};
+use crate::rope::Rope;
 use crate::scenario::{EvictionPlan, EvictionStudy};
 use crate::table::Value;
 use crate::trace::SequenceMeta;
@@ -43,10 +45,12 @@ pub(super) fn run(
     let cells: Vec<EvictionCell<'_>> =
         runnable.iter().map(|(plan, stack)| EvictionCell { stack, seed: plan.seed.unwrap_or(0) }).collect();
     let settings = Settings { output_error_every: study.output_error_every };
+    // A source that does not say enough about the model is no error: the policy that needs it says so.
+    let rope = context.source.rope().and_then(|info| Rope::new(info).ok());
     let units: Vec<Unit> = context
         .sequences
         .par_iter()
-        .map(|meta| sequence(context, meta, &cells, settings))
+        .map(|meta| sequence(context, meta, &cells, settings, rope.as_ref()))
         .collect::<Result<_, RunError>>()?;
 
     let simulated: Vec<(CellRow, Vec<SeriesRow>)> = runnable
@@ -59,7 +63,9 @@ pub(super) fn run(
                 Ok(outcomes) => cell(context, study, plan, stack, &outcomes),
                 Err(error) => {
                     let mut row = keys(context, plan, study);
-                    row.text("status", "failed");
+                    let is_refused =
+                        matches!(error, PolicyError::Refused { .. } | PolicyError::Missing { .. });
+                    row.text("status", if is_refused { "skipped" } else { "failed" });
                     row.text("error", error.to_string());
                     Ok((row, Vec::new()))
                 }
@@ -93,13 +99,17 @@ fn sequence(
     meta: &SequenceMeta,
     cells: &[EvictionCell<'_>],
     settings: Settings,
+    rope: Option<&Rope>,
 ) -> Result<Unit, RunError> {
+    let needs = cells.iter().fold(Needs::NONE, |needs, cell| needs.and(cell.stack.needs()));
     let layers: Vec<LayerIdx> = context.shape.layer_ids().collect();
     let by_layer: Vec<(Vec<Result<LayerOutcome, PolicyError>>, LayerRanges)> = layers
         .par_iter()
         .map(|&layer| {
             let tensors = context.source.layer(meta.seq, layer)?;
-            let outcomes = replay_cells(context.shape, meta, layer, &tensors, cells, settings)?;
+            let w_o = if needs.output_weights { context.source.w_o(layer).ok() } else { None };
+            let model = LayerModel { rope, w_o };
+            let outcomes = replay_cells(context.shape, meta, layer, &tensors, &model, cells, settings)?;
             let ranges = context.shape.kv_head_ids().map(|head| value_ranges(&tensors, head)).collect();
             context.advance();
             Ok((outcomes, ranges))

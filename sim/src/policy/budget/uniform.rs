@@ -1,9 +1,8 @@
 //! Every layer and KV head gets the same budget. Needs: nothing. Cost: none.
 
 use super::Budget;
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Entry, Family, Law, Needs, PolicySpec, Randomness};
-use crate::types::{KvHead, LayerIdx, ModelShape};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -23,13 +22,11 @@ pub const ENTRY: Entry<dyn Budget> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(Uniform))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct Uniform;
@@ -37,10 +34,6 @@ struct Uniform;
 impl Budget for Uniform {
     fn spec(&self) -> &'static PolicySpec {
         &SPEC
-    }
-
-    fn share(&self, _shape: &ModelShape, _layer: LayerIdx, _head: KvHead, capacity: u32) -> u32 {
-        capacity
     }
 
     fn params(&self) -> serde_json::Value {

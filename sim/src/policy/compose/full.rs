@@ -1,8 +1,8 @@
 //! The full cache: every comparison is read against it.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -16,16 +16,10 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry = CompositionEntry {
-    spec: &SPEC,
-    build,
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
-};
+pub const ENTRY: CompositionEntry =
+    CompositionEntry { spec: &SPEC, build, defaults: defaults::<Params>, docs: Params::DOCS };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
     raw.parse::<Params>(SPEC.id)?;

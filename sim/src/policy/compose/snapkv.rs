@@ -1,9 +1,9 @@
 //! SnapKV's scorer under the periodic driver, as VaSE compares it: mode `attn`, no protection of sinks.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
+use crate::policy::doc::{defaults, params};
 use crate::policy::score::window_mass;
 use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -11,32 +11,20 @@ pub const SPEC: PolicySpec = PolicySpec {
     family: Family::Composition,
     summary: "top-K by the smoothed attention of the last W queries, periodically (VaSE's SnapKV bars)",
     citation: "Li et al. 2024, arXiv 2404.14469; VaSE mode `attn`",
-    needs: Needs { queries: true, keys: true, values: false, lens: false },
+    needs: Needs::QK,
     randomness: Randomness::Deterministic,
     laws: &[],
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry = CompositionEntry {
-    spec: &SPEC,
-    build,
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
-};
+pub const ENTRY: CompositionEntry =
+    CompositionEntry { spec: &SPEC, build, defaults: defaults::<Params>, docs: Params::DOCS };
 
-/// Parameters.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
+params! {
     /// Width of the average pooling over slots; odd, 1 for none.
-    pub pool: u32,
+    pool: u32 = 5,
     /// First tokens that are protected.
-    pub sinks: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { pool: 5, sinks: 0 }
-    }
+    sinks: u32 = 0,
 }
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {

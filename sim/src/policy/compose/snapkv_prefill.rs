@@ -4,9 +4,9 @@
 //! averaged over the query heads of a group, as in NVIDIA/kvpress, since keys are stored once a KV head.
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
+use crate::policy::doc::{defaults, params};
 use crate::policy::score::window_mass::{self, Normaliser};
 use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -14,30 +14,18 @@ pub const SPEC: PolicySpec = PolicySpec {
     family: Family::Composition,
     summary: "SnapKV as published: one cut after the prompt, nothing evicted while decoding",
     citation: "Li et al. 2024, arXiv 2404.14469; NVIDIA/kvpress kvpress/presses/snapkv_press.py",
-    needs: Needs { queries: true, keys: true, values: false, lens: false },
+    needs: Needs::QK,
     randomness: Randomness::Deterministic,
     laws: &[],
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry = CompositionEntry {
-    spec: &SPEC,
-    build,
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
-};
+pub const ENTRY: CompositionEntry =
+    CompositionEntry { spec: &SPEC, build, defaults: defaults::<Params>, docs: Params::DOCS };
 
-/// Parameters.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
+params! {
     /// Width of the average pooling over positions; odd, 1 for none.
-    pub pool: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { pool: 5 }
-    }
+    pool: u32 = 5,
 }
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {

@@ -1,7 +1,7 @@
 //! A stack as data: which policies, with which parameters, under which budget.
 
 use super::Stack;
-use crate::policy::{PolicyError, PolicySpec, RawParams};
+use crate::policy::{ParamDoc, PolicyError, PolicySpec, RawParams};
 use serde::{Deserialize, Serialize};
 
 /// The amounts that every stack of a study shares unless it says otherwise.
@@ -55,6 +55,19 @@ pub enum KeepOrder {
     Position,
 }
 
+/// When a composition evicts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Driver {
+    /// In periods of the study, as VaSE drives its rivals.
+    #[default]
+    Periodic,
+    /// Whenever the budget is exceeded: after the prompt, then one token a step.
+    PerStep,
+    /// Once, after the prompt.
+    Prefill,
+}
+
 /// Everything that decides an eviction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackSpec {
@@ -98,6 +111,27 @@ impl StackSpec {
     }
 }
 
+impl StackSpec {
+    /// The same stack under another driver.
+    #[must_use]
+    pub fn driven(self, driver: Driver) -> Self {
+        let schedule = match driver {
+            Driver::Periodic => return self,
+            Driver::PerStep => Part::plain("on-overflow"),
+            Driver::Prefill => Part::plain("end-of-prefill"),
+        };
+        Self { schedule, ..self }
+    }
+}
+
+impl Knobs {
+    /// With so many sinks, or the study's.
+    #[must_use]
+    pub fn with_sinks(self, sinks: Option<u32>) -> Self {
+        Self { sinks: sinks.unwrap_or(self.sinks), ..self }
+    }
+}
+
 /// A registry line of a composition.
 #[derive(Debug)]
 pub struct CompositionEntry {
@@ -107,6 +141,8 @@ pub struct CompositionEntry {
     pub build: fn(&Knobs, &RawParams) -> Result<StackSpec, PolicyError>,
     /// The composition's own parameters with their defaults.
     pub defaults: fn() -> serde_json::Value,
+    /// What each parameter means.
+    pub docs: &'static [ParamDoc],
 }
 
 impl CompositionEntry {

@@ -1,51 +1,26 @@
-//! A checked stack, and the one function that turns proposals into an eviction.
+//! A checked stack.
 
 use super::{KeepOrder, Knobs, StackSpec};
-use crate::policy::budget::Budget;
+use crate::policy::budget::{Budget, Place};
 use crate::policy::registry::{BUDGETS, RESERVES, SCHEDULES, SCORES, SELECTS, find};
 use crate::policy::reserve::Reserve;
-use crate::policy::schedule::{Moment, Schedule};
+use crate::policy::schedule::{Moment, Schedule, Tick};
 use crate::policy::score::Score;
-use crate::policy::select::{Select, Selection};
-use crate::policy::{At, Draws, HeadData, HeadView, Law, Needs, PolicyError, Randomness};
-use crate::types::{KvHead, LayerIdx, ModelShape, Pos};
-use std::rc::Rc;
-
-/// Why a token was kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// One of the first tokens, protected.
-    Sink,
-    /// Reserved before scores were looked at.
-    Reserved,
-    /// Chosen by the selector.
-    Selected,
-    /// In the recent buffer.
-    Recent,
-}
-
-/// The outcome of an eviction of one KV head.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Eviction {
-    /// Kept tokens in their new slot order, `[slot]`.
-    pub kept: Vec<Pos>,
-    /// Why each was kept, `[slot]`.
-    pub reasons: Vec<Reason>,
-    /// Whether the last kept and the first dropped candidate had equal scores.
-    pub tied: bool,
-}
+use crate::policy::select::Select;
+use crate::policy::{Law, Needs, PolicyError, Randomness};
+use crate::types::{KvHead, LayerIdx, ModelShape};
 
 /// One policy of each eviction family, checked to fit together.
 #[derive(Debug)]
 pub struct Stack {
     label: String,
     scorer: String,
-    knobs: Knobs,
-    order: KeepOrder,
-    score: Box<dyn Score>,
-    reserve: Box<dyn Reserve>,
-    select: Box<dyn Select>,
-    budget: Box<dyn Budget>,
+    pub(super) knobs: Knobs,
+    pub(super) order: KeepOrder,
+    pub(super) score: Box<dyn Score>,
+    pub(super) reserve: Box<dyn Reserve>,
+    pub(super) select: Box<dyn Select>,
+    pub(super) budget: Box<dyn Budget>,
     schedule: Box<dyn Schedule>,
 }
 
@@ -55,9 +30,18 @@ impl Stack {
     /// # Errors
     /// When an id is unknown, a parameter is out of range, or the budget cannot hold what must be kept.
     pub fn checked(spec: StackSpec) -> Result<Self, PolicyError> {
+        let score = (find(SCORES, "score", &spec.score.kind)?.build)(&spec.score.params)?;
+        Self::with_score(spec, score)
+    }
+
+    /// As [`Stack::checked`], with a scorer that need not be registered; `spec.score` is not looked at.
+    ///
+    /// # Errors
+    /// As [`Stack::checked`].
+    pub fn with_score(spec: StackSpec, score: Box<dyn Score>) -> Result<Self, PolicyError> {
         let mut stack = Self {
             scorer: String::new(),
-            score: (find(SCORES, "score", &spec.score.kind)?.build)(&spec.score.params)?,
+            score,
             reserve: (find(RESERVES, "reserve", &spec.reserve.kind)?.build)(&spec.reserve.params)?,
             select: (find(SELECTS, "select", &spec.select.kind)?.build)(&spec.select.params)?,
             budget: (find(BUDGETS, "budget", &spec.budget.kind)?.build)(&spec.budget.params)?,
@@ -66,28 +50,43 @@ impl Stack {
             knobs: spec.knobs,
             order: spec.order,
         };
-        stack.scorer = format!("{} {} {}", stack.score.spec().id, stack.score.params(), stack.knobs.recent);
-        if stack.can_evict() {
+        stack.scorer = stack.scorer_key();
+        if stack.can_evict() && stack.budget.is_studys() {
             stack.check_amounts()?;
         }
         Ok(stack)
     }
 
+    /// Stacks with equal keys give equal scores for equal residents, eviction and seed.
+    fn scorer_key(&self) -> String {
+        let (id, params) = (self.score.spec().id, self.score.params());
+        let Knobs { capacity, recent, sinks, .. } = self.knobs;
+        if !self.score.looks_at_choice() {
+            return format!("{id} {params} {recent}");
+        }
+        let reserve = format!("{} {}", self.reserve.spec().id, self.reserve.params());
+        let budget = format!("{} {}", self.budget.spec().id, self.budget.params());
+        format!("{id} {params} {recent} {sinks} {capacity} {reserve} {budget}")
+    }
+
     fn check_amounts(&self) -> Result<(), PolicyError> {
         let Knobs { capacity, recent, sinks, .. } = self.knobs;
         let reserved = self.reserve.reserved(capacity);
-        // Sinks sit inside the reserved slots where there are any.
-        let chosen = sinks.max(reserved).max(1);
+        // Sinks sit inside the reserved slots where there are any, unless the reserve says otherwise.
+        let holds_sinks = self.reserve.holds_sinks();
+        let chosen = if holds_sinks { sinks.max(reserved) } else { sinks.saturating_add(reserved) }.max(1);
         let needed = recent.saturating_add(chosen);
         if needed > capacity {
-            let demand = if reserved > sinks {
+            let demand = if !holds_sinks {
+                format!("{recent} recent tokens, {sinks} sinks and {reserved} reserved tokens (N_v)")
+            } else if reserved > sinks {
                 format!("{recent} recent tokens and {reserved} reserved ones (N_v, {sinks} sinks among them)")
             } else {
                 format!("{recent} recent tokens, {sinks} sinks and a token to choose")
             };
             return Err(PolicyError::BudgetTooSmall { capacity, demand, needed });
         }
-        if reserved > 0 && reserved < sinks {
+        if holds_sinks && reserved > 0 && reserved < sinks {
             return Err(PolicyError::BudgetTooSmall {
                 capacity,
                 demand: format!("{sinks} sinks inside {reserved} reserved tokens (N_v)"),
@@ -136,21 +135,23 @@ impl Stack {
     /// Whether a seed can change anything.
     #[must_use]
     pub fn is_random(&self) -> bool {
-        let specs = [self.score.spec(), self.reserve.spec(), self.select.spec()];
-        self.can_evict() && specs.iter().any(|spec| spec.randomness == Randomness::Random)
+        let specs = [self.reserve.spec().randomness, self.select.spec().randomness, self.score.randomness()];
+        self.can_evict() && specs.contains(&Randomness::Random)
     }
 
     /// Trace fields that the stack reads.
     #[must_use]
     pub fn needs(&self) -> Needs {
-        self.score.spec().needs.and(self.reserve.spec().needs).and(self.select.spec().needs)
+        let needs = self.score.needs().and(self.reserve.spec().needs).and(self.select.spec().needs);
+        // Accumulated attention is made of queries and keys.
+        if self.accumulates() { needs.and(Needs::QK) } else { needs }
     }
 
     /// Whether every part claims `law`.
     #[must_use]
     pub fn claims(&self, law: Law) -> bool {
-        let specs = [self.score.spec(), self.reserve.spec(), self.select.spec(), self.budget.spec()];
-        specs.iter().all(|spec| spec.laws.contains(&law))
+        let specs = [self.reserve.spec(), self.select.spec(), self.budget.spec()];
+        self.score.claims(law) && specs.iter().all(|spec| spec.laws.contains(&law))
     }
 
     /// The effective parameters of every part.
@@ -174,28 +175,48 @@ impl Stack {
 
     /// Tokens that this head keeps at an eviction.
     #[must_use]
-    pub fn capacity(&self, shape: &ModelShape, layer: LayerIdx, head: KvHead) -> u32 {
-        self.budget.share(shape, layer, head, self.knobs.capacity)
+    pub fn capacity(&self, shape: &ModelShape, layer: LayerIdx, head: KvHead, seen: u32) -> u32 {
+        let place = Place { shape, layer, head, seen, recent: self.knobs.recent };
+        self.budget.share(place, self.mean_budget(seen))
     }
 
-    /// Whether an eviction is due. The schedule looks at the mean budget, so all heads evict at the same steps.
+    /// The mean budget over all heads once `seen` tokens were seen.
     #[must_use]
-    pub fn is_due(&self, moment: Moment, stored: u32) -> bool {
-        self.schedule.is_due(moment, stored, self.knobs.capacity)
+    pub fn mean_budget(&self, seen: u32) -> u32 {
+        self.budget.mean(self.knobs.capacity, seen)
+    }
+
+    /// Whether all KV heads of a layer must be evicted together.
+    #[must_use]
+    pub fn is_layer_wide(&self) -> bool {
+        self.score.is_layer_wide() || self.budget.is_layer_wide()
+    }
+
+    /// Whether the scorer needs the attention of every query, prompt included.
+    #[must_use]
+    pub fn accumulates(&self) -> bool {
+        self.can_evict() && self.score.accumulates()
+    }
+
+    /// Whether an eviction is due. The schedule looks at what a head with the mean budget would hold (`stored`), so all
+    /// heads of all layers evict at the same steps.
+    #[must_use]
+    pub fn is_due(&self, moment: Moment, stored: u32, seen: u32, prompt_len: u32) -> bool {
+        let capacity = self.mean_budget(seen);
+        self.schedule.is_due(Tick { moment, stored, capacity, steps: seen.saturating_sub(prompt_len) })
     }
 
     /// Tokens seen at each eviction of a sequence with `prompt_len` prompt tokens and `len` tokens in all, ascending.
     #[must_use]
     pub fn evictions(&self, prompt_len: u32, len: u32) -> Vec<u32> {
         let mut evictions = Vec::new();
-        // Tokens that a head with the mean budget holds.
         let mut stored = prompt_len;
         for seen in prompt_len..=len {
             let moment = if seen == prompt_len { Moment::PrefillDone } else { Moment::DecodeStep };
             stored += u32::from(moment == Moment::DecodeStep);
-            if self.is_due(moment, stored) {
+            if self.is_due(moment, stored, seen, prompt_len) {
                 evictions.push(seen);
-                stored = stored.min(self.knobs.capacity);
+                stored = stored.min(self.mean_budget(seen));
             }
         }
         evictions
@@ -206,148 +227,4 @@ impl Stack {
     pub fn scorer(&self) -> &str {
         &self.scorer
     }
-
-    /// Evicts down to `capacity` tokens: protects sinks and recent tokens, asks the policies about the rest.
-    ///
-    /// `resident` is in slot order, its most recent tokens last, in time order.
-    ///
-    /// # Errors
-    /// When a score is NaN or a policy breaks its contract.
-    pub fn evict(
-        &self,
-        data: &dyn HeadData,
-        at: At,
-        resident: &[Pos],
-        capacity: u32,
-        seed: u64,
-    ) -> Result<Eviction, PolicyError> {
-        self.evict_sharing(data, at, resident, capacity, seed, &mut None)
-    }
-
-    /// As [`Stack::evict`], with the scores of an earlier call on the same head, tokens, eviction and seed by a stack with
-    /// the same [scorer](Stack::scorer), if there are any; scores that are computed are left behind.
-    ///
-    /// # Errors
-    /// As [`Stack::evict`].
-    pub fn evict_sharing(
-        &self,
-        data: &dyn HeadData,
-        at: At,
-        resident: &[Pos],
-        capacity: u32,
-        seed: u64,
-        scores: &mut Option<Rc<Vec<f32>>>,
-    ) -> Result<Eviction, PolicyError> {
-        if resident.len() <= capacity as usize {
-            return Ok(Eviction { kept: resident.to_vec(), reasons: self.reasons_of(resident), tied: false });
-        }
-        let recent = (self.knobs.recent as usize).min(resident.len());
-        let window = at.seen.saturating_sub(self.window())..at.seen;
-        let view = HeadView { at, data, resident, recent, window };
-        let draws = Draws::new(seed, at);
-        let is_sink = |slot: &usize| view.scored()[*slot].get() < self.knobs.sinks;
-        let (sinks, mut choice): (Vec<usize>, Vec<usize>) = (0..view.scored().len()).partition(is_sink);
-        let room = (capacity as usize).saturating_sub(recent + sinks.len());
-
-        let reservable = (self.value_tokens() as usize).saturating_sub(sinks.len()).min(room);
-        let reserved = self.reserve.reserve(&view, &choice, reservable, &draws)?;
-        check_choice(self.reserve.spec().id, &reserved, &choice, reservable, view.scored().len())?;
-        take_out(&mut choice, &reserved);
-
-        let count = (room - reserved.len()).min(choice.len());
-        let selection = self.selection(&view, &choice, count, &draws, scores)?;
-
-        let scored = view.scored();
-        let mut tokens: Vec<(Pos, Reason)> = Vec::with_capacity(capacity as usize);
-        tokens.extend(sinks.iter().map(|&slot| (scored[slot], Reason::Sink)));
-        tokens.extend(reserved.iter().map(|&slot| (scored[slot], Reason::Reserved)));
-        tokens.extend(selection.slots.iter().map(|&slot| (scored[slot], Reason::Selected)));
-        if self.order == KeepOrder::Position {
-            tokens.sort_unstable();
-        }
-        tokens.extend(resident[resident.len() - recent..].iter().map(|&pos| (pos, Reason::Recent)));
-        let (kept, reasons) = tokens.into_iter().unzip();
-        Ok(Eviction { kept, reasons, tied: selection.tied })
-    }
-
-    fn selection(
-        &self,
-        view: &HeadView<'_>,
-        choice: &[usize],
-        count: usize,
-        draws: &Draws,
-        shared: &mut Option<Rc<Vec<f32>>>,
-    ) -> Result<Selection, PolicyError> {
-        if count == 0 {
-            return Ok(Selection::default());
-        }
-        let scores = match shared.take() {
-            Some(scores) => scores,
-            None => Rc::new(self.scores(view, draws)?),
-        };
-        *shared = Some(scores.clone());
-        let selection = self.select.select(view, &scores, choice, count, draws)?;
-        check_choice(self.select.spec().id, &selection.slots, choice, count, view.scored().len())?;
-        if selection.slots.len() != count {
-            let policy = self.select.spec().id;
-            return Err(PolicyError::Contract { policy, rule: "as many tokens as there is room for" });
-        }
-        Ok(selection)
-    }
-
-    /// One checked score for each scored token.
-    fn scores(&self, view: &HeadView<'_>, draws: &Draws) -> Result<Vec<f32>, PolicyError> {
-        let mut scores = Vec::new();
-        self.score.score(view, draws, &mut scores)?;
-        let policy = self.score.spec().id;
-        if scores.len() != view.scored().len() {
-            return Err(PolicyError::Contract { policy, rule: "one score for each scored token" });
-        }
-        if let Some(slot) = scores.iter().position(|score| score.is_nan()) {
-            let At { seq, layer, head, .. } = view.at;
-            return Err(PolicyError::NotANumber { policy, seq, layer, head, pos: view.scored()[slot] });
-        }
-        Ok(scores)
-    }
-
-    fn reasons_of(&self, resident: &[Pos]) -> Vec<Reason> {
-        resident
-            .iter()
-            .map(|pos| if pos.get() < self.knobs.sinks { Reason::Sink } else { Reason::Recent })
-            .collect()
-    }
-}
-
-/// A proposal must be a set of at most `count` members of `choice`, which are slots below `slots`.
-fn check_choice(
-    policy: &'static str,
-    proposed: &[usize],
-    choice: &[usize],
-    count: usize,
-    slots: usize,
-) -> Result<(), PolicyError> {
-    let mut is_free = vec![false; slots];
-    choice.iter().for_each(|slot| is_free[*slot] = true);
-    for slot in proposed {
-        match is_free.get_mut(*slot) {
-            Some(free) if *free => *free = false,
-            _ if choice.contains(slot) => {
-                return Err(PolicyError::Contract { policy, rule: "no token twice" });
-            }
-            _ => return Err(PolicyError::Contract { policy, rule: "only tokens that are up for choice" }),
-        }
-    }
-    if proposed.len() > count {
-        return Err(PolicyError::Contract { policy, rule: "no more tokens than there is room for" });
-    }
-    Ok(())
-}
-
-fn take_out(choice: &mut Vec<usize>, taken: &[usize]) {
-    if taken.is_empty() {
-        return;
-    }
-    let mut taken = taken.to_vec();
-    taken.sort_unstable();
-    choice.retain(|slot| taken.binary_search(slot).is_err());
 }

@@ -1,8 +1,8 @@
 //! StreamingLLM: sinks and a recency window, under the periodic driver, keys at their original positions.
 
-use super::{CompositionEntry, Knobs, Part, StackSpec};
+use super::{CompositionEntry, Driver, Knobs, Part, StackSpec};
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -16,18 +16,24 @@ pub const SPEC: PolicySpec = PolicySpec {
 };
 
 /// Registry line.
-pub const ENTRY: CompositionEntry = CompositionEntry {
-    spec: &SPEC,
-    build,
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
-};
+pub const ENTRY: CompositionEntry =
+    CompositionEntry { spec: &SPEC, build, defaults: defaults::<Params>, docs: Params::DOCS };
 
-/// No parameters: sinks come from the study.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {
+    /// Whether kept keys are turned to their places in the cache, as the original does; refused, see the error.
+    rerotate: bool = false,
+    /// When it evicts: periodic, per-step (as published) or prefill.
+    driver: Driver = Driver::Periodic,
+}
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
-    raw.parse::<Params>(SPEC.id)?;
-    StackSpec::periodic(SPEC.id, *knobs, Part::plain("recency"))
+    let params: Params = raw.parse(SPEC.id)?;
+    if params.rerotate {
+        let reason = "re-rotation gives every kept key a place in the cache as its position, so that recorded attention no \
+                      longer says anything about the policy, and the executor keeps original positions; use \
+                      `rerotate: false`"
+            .to_owned();
+        return Err(PolicyError::Refused { policy: SPEC.id, reason });
+    }
+    Ok(StackSpec::periodic(SPEC.id, *knobs, Part::plain("recency"))?.driven(params.driver))
 }

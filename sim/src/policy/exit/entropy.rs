@@ -8,6 +8,7 @@
 //! V · hidden multiply-adds a probed layer in a live run.
 
 use super::Exit;
+use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
 use crate::trace::LensRow;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     family: Family::Exit,
     summary: "stop where the lens entropy is below theta and changed by less than epsilon (CGEE level 2)",
     citation: "RKSC, arXiv 2606.09937; AnirudhSekar/RKSC rksc.ipynb",
-    needs: Needs { queries: false, keys: false, values: false, lens: true },
+    needs: Needs::LENS,
     randomness: Randomness::Deterministic,
     laws: &[],
 };
@@ -27,7 +28,8 @@ pub const SPEC: PolicySpec = PolicySpec {
 pub const ENTRY: Entry<dyn Exit> = Entry {
     spec: &SPEC,
     build: |raw| Ok(Box::new(Entropy::checked(raw.parse(SPEC.id)?)?)),
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
 /// Which states the entropy is read from.
@@ -61,27 +63,17 @@ impl Lens {
     }
 }
 
-/// Parameters. θ and ε are in nats.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
+params! {
     /// θ: entropy below which a layer may exit, nats.
-    pub theta: f64,
+    theta: f64 = 8.0,
     /// ε: largest change between consecutive layers, nats.
-    pub epsilon: f64,
+    epsilon: f64 = 3.0,
     /// First zero-based layer whose entropy is looked at.
-    pub min_layer: u16,
+    min_layer: u16 = 2,
     /// Consecutive changes that must be small.
-    pub patience: u16,
+    patience: u16 = 1,
     /// Which states the entropy is read from.
-    pub lens: Lens,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        // The final values of the notebook, for all models but Mistral.
-        Self { theta: 8.0, epsilon: 3.0, min_layer: 2, patience: 1, lens: Lens::FinalNorm }
-    }
+    lens: Lens = Lens::FinalNorm,
 }
 
 /// The entropy exit.
@@ -145,7 +137,7 @@ impl Exit for Entropy {
     }
 
     fn params(&self) -> serde_json::Value {
-        serde_json::to_value(self.params).unwrap_or_default()
+        as_json(&self.params)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Run every layer. Needs: nothing. Cost: none.
 
 use super::Exit;
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Entry, Family, Needs, PolicySpec, Randomness};
 use crate::trace::LensRow;
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -23,13 +23,11 @@ pub const ENTRY: Entry<dyn Exit> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(Never))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct Never;

@@ -1,7 +1,9 @@
 //! Reserve policies: tokens that are kept before scores are looked at.
 
 pub mod none;
-pub mod value_range;
+pub mod prompt;
+pub mod random;
+pub mod value_magnitude;
 
 use super::{Draws, HeadView, PolicyError, PolicySpec};
 
@@ -12,6 +14,17 @@ pub trait Reserve: std::fmt::Debug + Send + Sync {
 
     /// N_v: how many of the K slots are reserved under a budget of `capacity` tokens, sinks included.
     fn reserved(&self, capacity: u32) -> u32;
+
+    /// How many slots it asks for at an eviction, sinks included.
+    fn wanted(&self, capacity: u32, view: &HeadView<'_>) -> u32 {
+        let _ = view;
+        self.reserved(capacity)
+    }
+
+    /// Whether sinks take some of the reserved slots.
+    fn holds_sinks(&self) -> bool {
+        true
+    }
 
     /// At most `count` of `choice` (indices into `view.scored()`), best first.
     ///

@@ -1,8 +1,8 @@
 //! Reserve nothing. Needs: nothing. Cost: none.
 
 use super::Reserve;
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -22,13 +22,11 @@ pub const ENTRY: Entry<dyn Reserve> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(None))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct None;

@@ -2,9 +2,9 @@
 //!
 //! The prefill compression of SnapKV and of NVIDIA/kvpress `scorer_press.py`. Needs: nothing. Cost: none.
 
-use super::{Moment, Schedule};
+use super::{Moment, Schedule, Tick};
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Entry, Family, Law, Needs, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -24,13 +24,11 @@ pub const ENTRY: Entry<dyn Schedule> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(EndOfPrefill))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct EndOfPrefill;
@@ -40,7 +38,7 @@ impl Schedule for EndOfPrefill {
         &SPEC
     }
 
-    fn is_due(&self, moment: Moment, stored: u32, capacity: u32) -> bool {
+    fn is_due(&self, Tick { moment, stored, capacity, .. }: Tick) -> bool {
         moment == Moment::PrefillDone && stored > capacity
     }
 

@@ -5,9 +5,9 @@
 //! a multiple of the period, so that the cache then swings between C and C + period. Differs: the period may differ
 //! from the recent buffer, with which the reference identifies it. Needs: nothing. Cost: none.
 
-use super::{Moment, Schedule};
+use super::{Moment, Schedule, Tick};
+use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -24,21 +24,13 @@ pub const SPEC: PolicySpec = PolicySpec {
 pub const ENTRY: Entry<dyn Schedule> = Entry {
     spec: &SPEC,
     build: |raw| Ok(Box::new(EveryN::checked(raw.parse(SPEC.id)?)?)),
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// Parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
+params! {
     /// Eviction period in tokens.
-    pub period: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { period: 64 }
-    }
+    period: u32 = 64,
 }
 
 #[derive(Debug)]
@@ -65,7 +57,7 @@ impl Schedule for EveryN {
         &SPEC
     }
 
-    fn is_due(&self, moment: Moment, stored: u32, capacity: u32) -> bool {
+    fn is_due(&self, Tick { moment, stored, capacity, .. }: Tick) -> bool {
         moment == Moment::DecodeStep && stored > capacity && stored.is_multiple_of(self.params.period)
     }
 
@@ -83,7 +75,7 @@ impl Schedule for EveryN {
     }
 
     fn params(&self) -> serde_json::Value {
-        serde_json::to_value(self.params).unwrap_or_default()
+        as_json(&self.params)
     }
 }
 
@@ -98,7 +90,7 @@ mod tests {
         let mut found = Vec::new();
         for step in 1..=steps {
             stored += 1;
-            if schedule.is_due(Moment::DecodeStep, stored, capacity) {
+            if schedule.is_due(Tick { moment: Moment::DecodeStep, stored, capacity, steps: step }) {
                 found.push((step, stored));
                 stored = capacity;
             }
@@ -117,6 +109,11 @@ mod tests {
 
     #[test]
     fn a_prompt_is_never_cut_during_prefill() {
-        assert!(!EveryN { params: Params { period: 64 } }.is_due(Moment::PrefillDone, 640, 512));
+        assert!(!EveryN { params: Params { period: 64 } }.is_due(Tick {
+            moment: Moment::PrefillDone,
+            stored: 640,
+            capacity: 512,
+            steps: 0
+        }));
     }
 }

@@ -1,8 +1,8 @@
 //! Never evict: the full cache. Needs: nothing. Cost: none.
 
-use super::{Moment, Schedule};
+use super::{Schedule, Tick};
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Entry, Family, Law, Needs, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -22,13 +22,11 @@ pub const ENTRY: Entry<dyn Schedule> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(Never))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct Never;
@@ -38,7 +36,7 @@ impl Schedule for Never {
         &SPEC
     }
 
-    fn is_due(&self, _moment: Moment, _stored: u32, _capacity: u32) -> bool {
+    fn is_due(&self, _tick: Tick) -> bool {
         false
     }
 

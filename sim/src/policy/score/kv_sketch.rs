@@ -4,12 +4,17 @@
 //! |kG|² · |vG|², divided by the sum over the scored tokens. Paper: VaSE (arXiv 2606.03928), mode `cur_resample_gauss`
 //! of terarachang/VaSE `eval/reasoning_tasks/modified/transformers/cache_utils.py`; CurDKV draws once (`resample:
 //! false`). A product of sketched norms, not true leverage scores: neither source orthogonalises. Sinks are protected
-//! by the stack, which is what the reference's score of 1.0 on the first four slots does. Differs: f32 throughout.
-//! Needs: k, v. Cost: O(n · head_dim · rank).
+//! by the stack, which is what the reference's score of 1.0 on the first four slots does. `local` divides the norms by
+//! their sums over windows of so many slots first, as NVIDIA/kvpress `kvpress/presses/cur_press.py` does by default (16):
+//! then every full window has the same total, and the choice is nearly even over time; a short last window favours its
+//! tokens. `combine` takes the mean of both, or one alone, where kvpress offers it. Differs: f32 throughout. Needs: k, v.
+//! Cost: O(n · head_dim · rank).
 
 use super::Score;
 use crate::num::{self, LANES};
+use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, MemoKey, Needs, PolicyError, PolicySpec, Randomness};
+use crate::types::Pos;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 
@@ -19,7 +24,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     family: Family::Score,
     summary: "product of the sketched squared norms of key and value (CurDKV, VaSE-DKV)",
     citation: "VaSE, arXiv 2606.03928; terarachang/VaSE cache_utils.py",
-    needs: Needs { queries: false, keys: true, values: true, lens: false },
+    needs: Needs::KV,
     randomness: Randomness::Random,
     // The divisor is the same for all tokens, so the ranking does not depend on the budget; the sketch is shared by
     // the heads of a layer, so heads can be permuted.
@@ -30,23 +35,34 @@ pub const SPEC: PolicySpec = PolicySpec {
 pub const ENTRY: Entry<dyn Score> = Entry {
     spec: &SPEC,
     build: |raw| Ok(Box::new(KvSketch { params: raw.parse(SPEC.id)? })),
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// Parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
-    /// Rank r of the sketch; 0 for the exact norms.
-    pub rank: u32,
-    /// Whether the sketch is drawn afresh at each eviction (VaSE-DKV) or once a sequence and layer (CurDKV).
-    pub resample: bool,
+/// What is made of the squared norms of key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Combine {
+    /// Their product.
+    #[default]
+    Product,
+    /// Their mean.
+    Mean,
+    /// That of the key.
+    Key,
+    /// That of the value.
+    Value,
 }
 
-impl Default for Params {
-    fn default() -> Self {
-        Self { rank: 20, resample: true }
-    }
+params! {
+    /// Rank r of the sketch; 0 for the exact norms.
+    rank: u32 = 20,
+    /// Whether the sketch is drawn afresh at each eviction (VaSE-DKV) or once a sequence and layer (CurDKV).
+    resample: bool = true,
+    /// Slots a window whose sum each norm is divided by first; 0 for none, 16 in kvpress.
+    local: u32 = 0,
+    /// What is made of the norms of key and value: product, mean, key or value.
+    combine: Combine = Combine::Product,
 }
 
 #[derive(Debug)]
@@ -89,6 +105,58 @@ fn squared_norm(vector: &[f32], sketch: &[Vec<[f32; LANES]>]) -> f32 {
     })
 }
 
+/// Divides each norm by the sum over its window of `local` slots.
+fn normalise(norms: &mut [f32], local: u32) {
+    if local == 0 {
+        return;
+    }
+    for window in norms.chunks_mut(local as usize) {
+        let total = num::sum(window);
+        if total > 0.0 {
+            window.iter_mut().for_each(|norm| *norm /= total);
+        }
+    }
+}
+
+/// Divides scores by their sum.
+fn to_shares(scores: &mut [f32]) {
+    let total = num::sum(scores);
+    if total > 0.0 {
+        scores.iter_mut().for_each(|score| *score /= total);
+    }
+}
+
+/// The scores under a given sketch, `[rank][head_dim]` with its factor 1/√rank (empty for none), into `out`: to compare
+/// with other implementations.
+pub fn scores_under(view: &HeadView<'_>, params: Params, sketch: &[Vec<f32>], out: &mut Vec<f32>) {
+    let head_dim = sketch.first().map_or(0, Vec::len);
+    let mut chunks = vec![vec![[0.0; LANES]; head_dim]; sketch.len().div_ceil(LANES)];
+    for (column, entries) in sketch.iter().enumerate() {
+        for (row, entry) in chunks[column / LANES].iter_mut().zip(entries) {
+            row[column % LANES] = *entry;
+        }
+    }
+    combined(view, params, &chunks, out);
+}
+
+fn combined(view: &HeadView<'_>, params: Params, sketch: &[Vec<[f32; LANES]>], out: &mut Vec<f32>) {
+    let norms = |of: &dyn Fn(Pos) -> f32| {
+        let mut norms: Vec<f32> = view.scored().iter().map(|&pos| of(pos)).collect();
+        normalise(&mut norms, params.local);
+        norms
+    };
+    let keys = norms(&|pos| squared_norm(view.data.key(pos), sketch));
+    let values = norms(&|pos| squared_norm(view.data.value(pos), sketch));
+    out.clear();
+    out.extend(keys.iter().zip(&values).map(|(k, v)| match params.combine {
+        Combine::Product => k * v,
+        Combine::Mean => (k + v) / 2.0,
+        Combine::Key => *k,
+        Combine::Value => *v,
+    }));
+    to_shares(out);
+}
+
 impl Score for KvSketch {
     fn spec(&self) -> &'static PolicySpec {
         &SPEC
@@ -99,6 +167,10 @@ impl Score for KvSketch {
         let rank = u64::from(self.params.rank);
         let sketch =
             view.shared(self.key(draws.key_of_layer(SPEC.id, rank)), || self.sketch(head_dim, draws));
+        if self.params.local > 0 || self.params.combine != Combine::Product {
+            combined(view, self.params, &sketch, out);
+            return Ok(());
+        }
         // Products by position, as far as anybody has asked; NaN for the others.
         let table =
             view.shared(self.key(draws.key_of_head(SPEC.id, rank)), || RefCell::new(Vec::<f32>::new()));
@@ -115,14 +187,15 @@ impl Score for KvSketch {
             }
             *product
         }));
-        let total = num::sum(out);
-        if total > 0.0 {
-            out.iter_mut().for_each(|score| *score /= total);
-        }
+        to_shares(out);
         Ok(())
     }
 
+    fn randomness(&self) -> Randomness {
+        if self.params.rank == 0 { Randomness::Deterministic } else { Randomness::Random }
+    }
+
     fn params(&self) -> serde_json::Value {
-        serde_json::to_value(self.params).unwrap_or_default()
+        as_json(&self.params)
     }
 }

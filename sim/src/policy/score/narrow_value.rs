@@ -6,8 +6,8 @@
 //! Needs: v. Cost: O(n · head_dim), once a token if the data source remembers ranges.
 
 use super::Score;
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -15,7 +15,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     family: Family::Score,
     summary: "narrow value states are worth more: evicts the widest (VaSE's collapse test)",
     citation: "VaSE, arXiv 2606.03928",
-    needs: Needs { queries: false, keys: false, values: true, lens: false },
+    needs: Needs::V,
     randomness: Randomness::Deterministic,
     laws: &[Law::Stack, Law::HeadSymmetric],
 };
@@ -27,13 +27,11 @@ pub const ENTRY: Entry<dyn Score> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(NarrowValue))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct NarrowValue;

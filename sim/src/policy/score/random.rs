@@ -4,8 +4,8 @@
 //! head, eviction, position), so runs at two budgets share their noise. Needs: positions. Cost: O(n).
 
 use super::Score;
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -25,13 +25,11 @@ pub const ENTRY: Entry<dyn Score> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(Random))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct Random;

@@ -5,8 +5,8 @@
 //! in kvlab; the original re-rotates them to their place in the cache. Needs: positions. Cost: O(n).
 
 use super::Score;
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -26,13 +26,11 @@ pub const ENTRY: Entry<dyn Score> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(Recency))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct Recency;

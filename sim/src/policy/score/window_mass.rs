@@ -10,6 +10,7 @@
 
 use super::Score;
 use crate::num;
+use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     family: Family::Score,
     summary: "attention of the last W queries, smoothed and averaged over the group (SnapKV)",
     citation: "Li et al. 2024, arXiv 2404.14469; VaSE, arXiv 2606.03928",
-    needs: Needs { queries: true, keys: true, values: false, lens: false },
+    needs: Needs::QK,
     randomness: Randomness::Deterministic,
     laws: &[Law::Stack, Law::HeadSymmetric],
 };
@@ -28,7 +29,8 @@ pub const SPEC: PolicySpec = PolicySpec {
 pub const ENTRY: Entry<dyn Score> = Entry {
     spec: &SPEC,
     build: |raw| Ok(Box::new(WindowMass::checked(raw.parse(SPEC.id)?)?)),
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
 /// What the softmax of a window query runs over.
@@ -42,33 +44,24 @@ pub enum Normaliser {
     Visible,
 }
 
-/// Parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
+params! {
     /// W: recent queries looked at. In VaSE it equals the recent buffer.
-    pub window: u32,
+    window: u32 = 64,
     /// Width of the average pooling over slots; odd, 1 for none.
-    pub pool: u32,
+    pool: u32 = 5,
     /// What the softmax runs over.
-    pub normaliser: Normaliser,
+    normaliser: Normaliser = Normaliser::Candidates,
     /// Divides the logits.
-    pub temperature: f32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { window: 64, pool: 5, normaliser: Normaliser::Candidates, temperature: 1.0 }
-    }
+    temperature: f32 = 1.0,
 }
 
 #[derive(Debug)]
-struct WindowMass {
+pub(super) struct WindowMass {
     params: Params,
 }
 
 impl WindowMass {
-    fn checked(params: Params) -> Result<Self, PolicyError> {
+    pub(super) fn checked(params: Params) -> Result<Self, PolicyError> {
         let refuse = |param, found: String, accepted| {
             Err(PolicyError::OutOfRange { kind: SPEC.id, param, found, accepted })
         };
@@ -109,6 +102,6 @@ impl Score for WindowMass {
     }
 
     fn params(&self) -> serde_json::Value {
-        serde_json::to_value(self.params).unwrap_or_default()
+        as_json(&self.params)
     }
 }

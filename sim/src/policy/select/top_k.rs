@@ -1,8 +1,8 @@
 //! Keep the highest scores. Ties go to the earlier position. Needs: scores. Cost: O(n + k log k).
 
 use super::{Select, Selection, best};
+use crate::policy::doc::{defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -22,13 +22,11 @@ pub const ENTRY: Entry<dyn Select> = Entry {
         raw.parse::<Params>(SPEC.id)?;
         Ok(Box::new(TopK))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {}
 
 #[derive(Debug)]
 struct TopK;

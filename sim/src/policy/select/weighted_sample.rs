@@ -2,14 +2,15 @@
 //!
 //! Each candidate gets ln(w) − ln(e) with e ~ Exp(1), and the largest are kept: equal in law to sequential draws
 //! without replacement (Plackett–Luce) and to torch's `multinomial`. Paper: VaSE (arXiv 2606.03928), section on
-//! AttnV; the weights are the smoothed attention itself, no exponent, no temperature. Differs: where the reference
+//! AttnV; the weights are the smoothed attention itself, and `exponent`
+//! is our own knob: weights to that power, 1 in the paper. Differs: where the reference
 //! fails when fewer positive weights than slots remain, the rest is filled with the most recent candidates. A draw
 //! belongs to (seed, sequence, layer, KV head, eviction, position). Needs: non-negative scores. Cost: O(n + k log k).
 
 use super::{Select, Selection, best};
 use crate::num;
+use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -26,27 +27,38 @@ pub const SPEC: PolicySpec = PolicySpec {
 pub const ENTRY: Entry<dyn Select> = Entry {
     spec: &SPEC,
     build: |raw| {
-        raw.parse::<Params>(SPEC.id)?;
-        Ok(Box::new(WeightedSample))
+        let params: Params = raw.parse(SPEC.id)?;
+        if !params.exponent.is_finite() {
+            return Err(PolicyError::OutOfRange {
+                kind: SPEC.id,
+                param: "exponent",
+                found: params.exponent.to_string(),
+                accepted: "a finite number",
+            });
+        }
+        Ok(Box::new(WeightedSample { params }))
     },
-    defaults: || serde_json::json!({}),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// No parameters.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {}
+params! {
+    /// Power that the weights are raised to; 1 in VaSE, 0 for a uniform draw among positive weights.
+    exponent: f64 = 1.0,
+}
 
 #[derive(Debug)]
-struct WeightedSample;
+struct WeightedSample {
+    params: Params,
+}
 
 /// The sampling key of weight `w` under the draw `ln_e`; minus infinity when the weight is not positive.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "keys are compared as f32; equal ones go to the earlier position"
 )]
-fn sampling_key(weight: f32, ln_e: f64) -> f32 {
-    if weight > 0.0 { (num::ln(f64::from(weight)) - ln_e) as f32 } else { f32::NEG_INFINITY }
+fn sampling_key(weight: f32, exponent: f64, ln_e: f64) -> f32 {
+    if weight > 0.0 { (exponent * num::ln(f64::from(weight)) - ln_e) as f32 } else { f32::NEG_INFINITY }
 }
 
 impl Select for WeightedSample {
@@ -74,8 +86,10 @@ impl Select for WeightedSample {
             let mut stream = draws.of_head(SPEC.id);
             (0..seen).map(|_| stream.ln_exponential()).collect()
         });
-        let keys: Vec<f32> =
-            choice.iter().map(|&slot| sampling_key(scores[slot], ln_e[scored[slot].idx()])).collect();
+        let keys: Vec<f32> = choice
+            .iter()
+            .map(|&slot| sampling_key(scores[slot], self.params.exponent, ln_e[scored[slot].idx()]))
+            .collect();
         let positive = keys.iter().filter(|key| key.is_finite()).count();
         let mut selection = best(view, &keys, choice, count.min(positive));
         if count > positive {
@@ -89,7 +103,7 @@ impl Select for WeightedSample {
     }
 
     fn params(&self) -> serde_json::Value {
-        serde_json::json!({})
+        as_json(&self.params)
     }
 }
 
@@ -104,7 +118,7 @@ mod tests {
         let keys: Vec<f32> = [0.5f32, 0.3, 0.15, 0.05]
             .iter()
             .zip([0.7f64, 0.2, 1.1, 0.05])
-            .map(|(&w, e)| sampling_key(w, num::ln(e)))
+            .map(|(&w, e)| sampling_key(w, 1.0, num::ln(e)))
             .collect();
         let order = num::top(keys.iter().copied().zip(0u32..).collect(), 2);
         assert_eq!(order.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 3]);

@@ -1,23 +1,26 @@
-//! Reserve the widest value states: the N_v tokens with the largest max − min over the channels of their value.
+//! Reserve large value states: the N_v tokens with the largest values by a measure, the range in VaSE.
 //!
 //! Paper: VaSE (arXiv 2606.03928); code terarachang/VaSE `cache_utils.py`, mode `range_sink_sample_attn`. Sinks have
-//! small ranges and are protected by the stack; they count among the N_v slots, as in the reference. N_v is chosen
+//! small ranges and are protected by the stack; they count among the N_v slots, as in the reference, unless
+//! `sinks_inside` is false. N_v is chosen
 //! anew at each eviction: a token loses its slot when wider ones arrive. Ties go to the earlier position. Needs: v.
 //! Cost: O(n · head_dim), once a token if the data source remembers ranges.
 
 use super::Reserve;
 use crate::num;
+use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::select::slots_of;
-use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
-use serde::{Deserialize, Serialize};
+use crate::policy::{
+    Draws, Entry, Family, HeadView, Law, Magnitude, Needs, PolicyError, PolicySpec, Randomness,
+};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
-    id: "value-range",
+    id: "value-magnitude",
     family: Family::Reserve,
-    summary: "the N_v tokens with the widest value states, sinks included",
+    summary: "the N_v tokens with the largest value states (VaSE: by range), sinks included",
     citation: "VaSE, arXiv 2606.03928",
-    needs: Needs { queries: false, keys: false, values: true, lens: false },
+    needs: Needs::V,
     randomness: Randomness::Deterministic,
     laws: &[Law::Stack, Law::HeadSymmetric],
 };
@@ -25,32 +28,28 @@ pub const SPEC: PolicySpec = PolicySpec {
 /// Registry line.
 pub const ENTRY: Entry<dyn Reserve> = Entry {
     spec: &SPEC,
-    build: |raw| Ok(Box::new(ValueRange::checked(raw.parse(SPEC.id)?)?)),
-    defaults: || serde_json::to_value(Params::default()).unwrap_or_default(),
+    build: |raw| Ok(Box::new(ValueMagnitude::checked(raw.parse(SPEC.id)?)?)),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
 };
 
-/// Parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Params {
+params! {
     /// N_v in tokens. Absent: `share` of the budget decides.
-    pub tokens: Option<u32>,
+    tokens: Option<u32> = None,
     /// N_v as a share of the budget C, rounded down. VaSE uses a quarter.
-    pub share: f64,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { tokens: None, share: 0.25 }
-    }
+    share: f64 = 0.25,
+    /// Measure of the value: range, l1, l2, variance or absmax.
+    measure: Magnitude = Magnitude::Range,
+    /// Whether sinks count among the N_v slots, as in VaSE.
+    sinks_inside: bool = true,
 }
 
 #[derive(Debug)]
-struct ValueRange {
+struct ValueMagnitude {
     params: Params,
 }
 
-impl ValueRange {
+impl ValueMagnitude {
     fn checked(params: Params) -> Result<Self, PolicyError> {
         if !(0.0..=1.0).contains(&params.share) {
             return Err(PolicyError::OutOfRange {
@@ -64,7 +63,7 @@ impl ValueRange {
     }
 }
 
-impl Reserve for ValueRange {
+impl Reserve for ValueMagnitude {
     fn spec(&self) -> &'static PolicySpec {
         &SPEC
     }
@@ -72,6 +71,10 @@ impl Reserve for ValueRange {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u32 is a u32")]
     fn reserved(&self, capacity: u32) -> u32 {
         self.params.tokens.unwrap_or((f64::from(capacity) * self.params.share).floor() as u32)
+    }
+
+    fn holds_sinks(&self) -> bool {
+        self.params.sinks_inside
     }
 
     fn reserve(
@@ -84,7 +87,7 @@ impl Reserve for ValueRange {
         let scored = view.scored();
         let mut widths = Vec::with_capacity(choice.len());
         for &slot in choice {
-            let width = view.data.value_range(scored[slot]);
+            let width = self.params.measure.of_value(view.data, scored[slot]);
             if width.is_nan() {
                 return Err(PolicyError::NotANumber {
                     policy: SPEC.id,
@@ -101,6 +104,6 @@ impl Reserve for ValueRange {
     }
 
     fn params(&self) -> serde_json::Value {
-        serde_json::to_value(self.params).unwrap_or_default()
+        as_json(&self.params)
     }
 }

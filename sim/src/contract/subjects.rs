@@ -1,0 +1,48 @@
+//! Every stack that the registry can make: what is registered is checked, nothing is listed by hand.
+
+use super::Subject;
+use crate::policy::compose::{Part, Stack, StackSpec};
+use crate::policy::{RawParams, registry};
+
+/// All compositions, every score × reserve × select, and every budget and schedule under some scorers.
+#[must_use]
+pub fn subjects() -> Vec<Subject<'static>> {
+    let mut subjects = Vec::new();
+    for entry in registry::COMPOSITIONS {
+        subjects.push(Subject::new(entry.spec.id, |knobs| entry.stack(knobs, &RawParams::default())));
+    }
+    for score in registry::SCORES {
+        for reserve in registry::RESERVES {
+            for select in registry::SELECTS {
+                let name = format!("{} + {} + {}", score.spec.id, reserve.spec.id, select.spec.id);
+                let label = name.clone();
+                subjects.push(Subject::new(name, move |knobs| {
+                    let spec = StackSpec::periodic(&label, *knobs, Part::plain(score.spec.id))?;
+                    let (reserve, select) = (Part::plain(reserve.spec.id), Part::plain(select.spec.id));
+                    Stack::checked(StackSpec { reserve, select, ..spec })
+                }));
+            }
+        }
+    }
+    for score in ["window-mass", "random", "accumulated-attention", "last-attention"] {
+        for budget in registry::BUDGETS {
+            for schedule in registry::SCHEDULES {
+                let name = format!("{score} + {} + {}", budget.spec.id, schedule.spec.id);
+                let label = name.clone();
+                subjects.push(Subject::new(name, move |knobs| {
+                    let spec = StackSpec::periodic(&label, *knobs, Part::plain(score))?;
+                    let params = match schedule.spec.id {
+                        "every-n" => spec.schedule.params.clone(),
+                        "decode-interval" => {
+                            RawParams::from_params(&serde_json::json!({ "interval": knobs.period }))?
+                        }
+                        _ => RawParams::default(),
+                    };
+                    let schedule = Part { kind: schedule.spec.id.to_owned(), params };
+                    Stack::checked(StackSpec { budget: Part::plain(budget.spec.id), schedule, ..spec })
+                }));
+            }
+        }
+    }
+    subjects
+}
