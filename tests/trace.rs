@@ -1,5 +1,6 @@
 //! The trace format: round trips, interrupted recordings, damage, hostile content, versions.
 
+mod branches;
 mod corruption;
 mod facts;
 mod fixture;

@@ -261,6 +261,9 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
             final_norm: plan.weights.head.map(|_| NormInfo { kind: "rms".to_owned(), eps: config.rms_eps }),
             unembedding: plan.weights.head,
         },
+        branches: None,
+        requests: None,
+        derived_from: Vec::new(),
     })
 }
 

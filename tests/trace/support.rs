@@ -163,6 +163,9 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
         shard_tokens: 4,
         fields: StoredFields { hidden: true, attention: Some(attention), lens: true, lens_top: 2 },
         weights: StoredWeights::default(),
+        branches: None,
+        requests: None,
+        derived_from: Vec::new(),
     }
 }
 

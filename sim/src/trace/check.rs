@@ -1,7 +1,11 @@
 //! Which manifests are accepted. A manifest that passed can be used without further questions about its numbers.
 
-use super::manifest::{LENS, LENS_TOP, Manifest, TOKENS};
-use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, Weight};
+use super::facts_schema::{
+    BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, BRANCHES, LENS, LENS_TOP,
+    REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
+};
+use super::manifest::{Manifest, NO_SEQUENCES, ProblemInfo};
+use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, TraceVersion, Weight};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -14,7 +18,8 @@ pub(crate) fn check(manifest: &Manifest, path: &Path) -> Result<(), TraceError> 
     if !manifest.complete {
         return Err(TraceError::Incomplete { path: path.parent().unwrap_or(path).to_owned() });
     }
-    if let Some(feature) = manifest.requires.first() {
+    let is_old = manifest.format < TraceVersion { major: 1, minor: 1 };
+    if let Some(feature) = manifest.requires.iter().find(|word| is_old || *word != NO_SEQUENCES) {
         return Err(TraceError::UnknownRequirement { feature: feature.clone() });
     }
     manifest.shape.check()?;
@@ -22,6 +27,7 @@ pub(crate) fn check(manifest: &Manifest, path: &Path) -> Result<(), TraceError> 
     checker.header()?;
     checker.fields()?;
     checker.sequences()?;
+    checker.branches()?;
     checker.shards()?;
     checker.tables()?;
     checker.weights()
@@ -51,7 +57,7 @@ impl Checker<'_> {
             let accepted = format!("at most the vocabulary size {}", manifest.shape.vocab);
             return Err(self.malformed("lens_top", manifest.lens_top, accepted));
         }
-        if manifest.synthetic.is_none() {
+        if manifest.synthetic.is_none() && manifest.requests.is_none() {
             if manifest.runtime.is_none() {
                 return Err(self.malformed(
                     "runtime",
@@ -78,9 +84,20 @@ impl Checker<'_> {
         })
     }
 
-    /// What format 1.1 brought. A trace that says 1.0 holds none of it.
+    /// Weights and rotation, which format 1.1 brought.
     fn weights(&self) -> Result<(), TraceError> {
         let manifest = self.manifest;
+        if manifest.format < (TraceVersion { major: 1, minor: 1 })
+            && (manifest.final_norm.is_some()
+                || manifest.rope.as_ref().is_some_and(|rope| rope.inv_freq.is_some())
+                || manifest.branches.is_some()
+                || manifest.requests.is_some()
+                || !manifest.derived_from.is_empty()
+                || !manifest.weights.is_empty())
+        {
+            let found = format!("keys of format 1.1 in a trace of format {}", manifest.format);
+            return Err(self.malformed("format", found, "the keys of its own version"));
+        }
         if let Some(rope) = &manifest.rope {
             let most = usize::from(manifest.shape.head_dim / 2);
             if rope.inv_freq.is_some() != rope.attention_scaling.is_some() {
@@ -214,14 +231,14 @@ impl Checker<'_> {
 
     /// A reader may count on q, k and v together, and on all columns of a table it finds.
     fn groups_are_whole(&self) -> Result<(), TraceError> {
-        let wholes = ["tokens.", "lens.", "lens_top."].map(|table| {
+        let wholes = TABLES.iter().map(|table| {
             FIELDS
                 .iter()
-                .filter(move |field| field.name.starts_with(table))
+                .filter(|field| field.name.split_once('.').is_some_and(|(name, _)| name == table.name()))
                 .map(|field| field.name)
                 .collect::<Vec<_>>()
         });
-        for whole in wholes.into_iter().chain([vec!["k", "q", "v"]]) {
+        for whole in wholes.chain([vec!["k", "q", "v"]]) {
             let missing: Vec<_> = whole.iter().filter(|name| !self.manifest.holds(name)).copied().collect();
             let is_required = whole.contains(&"tokens.token");
             if !missing.is_empty() && (is_required || missing.len() < whole.len()) {
@@ -244,8 +261,14 @@ impl Checker<'_> {
     }
 
     fn sequences(&self) -> Result<(), TraceError> {
-        if self.manifest.sequences.is_empty() {
-            return Err(self.malformed("sequences", "none", "at least 1"));
+        let may_be_none = self.manifest.requires.iter().any(|word| word == NO_SEQUENCES);
+        if self.manifest.sequences.is_empty() != may_be_none {
+            let found = format!("{} sequences, requires {:?}", self.manifest.sequences.len(), self.manifest.requires);
+            let accepted = format!("at least 1 sequence, or none and `{NO_SEQUENCES}` in `requires`");
+            return Err(self.malformed("sequences", found, accepted));
+        }
+        if may_be_none && self.manifest.branches.is_none() && self.manifest.requests.is_none() {
+            return Err(self.malformed("sequences", "none", "at least 1, without branches and requests"));
         }
         for (at, sequence) in self.manifest.sequences.iter().enumerate() {
             let place = |key: &str| format!("sequences[{at}].{key}");
@@ -279,6 +302,56 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Branch trees, requests and where the trace came from: what the manifest says about them.
+    fn branches(&self) -> Result<(), TraceError> {
+        let manifest = self.manifest;
+        if manifest.branches.is_some() != manifest.holds("branches.depth")
+            || manifest.branches.is_some() != manifest.holds("branch_tokens.token")
+            || manifest.branches.is_some() != manifest.holds("branch_outcomes.answer")
+        {
+            let accepted = "`branches` with the fields of branches, branch_tokens and branch_outcomes, or none of them";
+            return Err(self.malformed("branches", "some of them", accepted));
+        }
+        for optional in ["branch_similarity.cos_last", "branch_steps.token", "branch_verdicts.p_yes"] {
+            if manifest.holds(optional) && manifest.branches.is_none() {
+                return Err(self.malformed("fields", optional, "none without `branches`"));
+            }
+        }
+        if let Some(branches) = &manifest.branches {
+            for (at, info) in branches.problems.iter().enumerate() {
+                let place = |key: &str| format!("branches.problems[{at}].{key}");
+                if usize::try_from(info.problem) != Ok(at) {
+                    return Err(self.malformed(place("problem"), info.problem, at.to_string()));
+                }
+                if info.branches == 0 || info.tokens < u64::from(info.branches) {
+                    let found = format!("{} branches of {} tokens", info.branches, info.tokens);
+                    return Err(self.malformed(place("branches"), found, "at least 1, with a token each"));
+                }
+                if u64::from(info.outcomes) > 2 * u64::from(info.branches) || info.verdicts > info.outcomes {
+                    let found = format!("{} outcomes, {} verdicts", info.outcomes, info.verdicts);
+                    return Err(self.malformed(place("outcomes"), found, "at most two a branch, one verdict each"));
+                }
+            }
+            let tokens = [("yes_token", branches.yes_token), ("no_token", branches.no_token)];
+            if let Some((key, id)) =
+                tokens.into_iter().find_map(|(key, id)| Some((key, id.filter(|&id| id >= manifest.shape.vocab)?)))
+            {
+                return Err(self.malformed(format!("branches.{key}"), id, format!("below {}", manifest.shape.vocab)));
+            }
+        }
+        if manifest.requests.is_some() != manifest.holds("requests.timestamp_ms")
+            || manifest.requests.is_some() != manifest.holds("request_blocks.hash")
+        {
+            return Err(self.malformed("requests", "some of them", "`requests` with all its fields, or none of them"));
+        }
+        if manifest.requests.as_ref().is_some_and(|requests| requests.block_tokens == 0) {
+            return Err(self.malformed("requests.block_tokens", 0, "at least 1"));
+        }
+        manifest.derived_from.iter().enumerate().try_for_each(|(at, from)| {
+            self.digest(format!("derived_from[{at}].digest"), &from.digest)
+        })
     }
 
     /// The shards of each sequence tile `0..len`, in order, each once.
@@ -333,9 +406,12 @@ impl Checker<'_> {
             previous = &table.path;
             self.path(&format!("{place}.path"), &table.path, "facts/", ".parquet")?;
             self.digest(format!("{place}.sha256"), &table.sha256)?;
-            let is_known = [TOKENS, LENS, LENS_TOP].contains(&table.path.as_str());
+            let is_known = TABLES
+                .iter()
+                .any(|known| known.path == table.path && known.since <= self.manifest.format);
             if !is_known && !self.manifest.format.is_newer_than(TRACE_VERSION) {
-                return Err(self.malformed(place, &table.path, format!("{TOKENS}, {LENS} or {LENS_TOP}")));
+                let accepted = format!("a table of format {}", self.manifest.format);
+                return Err(self.malformed(place, &table.path, accepted));
             }
         }
         let layers = u64::from(self.manifest.shape.layers);
@@ -343,7 +419,24 @@ impl Checker<'_> {
         let facts = self.manifest.sequences.iter().map(|s| u64::from(s.lens_positions)).sum::<u64>();
         let lens = facts.saturating_mul(layers);
         let top = lens.saturating_mul(u64::from(self.manifest.lens_top));
+        let problems = self.manifest.branches.iter().flat_map(|branches| &branches.problems);
+        let total = |count: &dyn Fn(&ProblemInfo) -> u64| {
+            problems.clone().fold(0_u64, |total, info| total.saturating_add(count(info)))
+        };
+        let requests = self.manifest.requests.as_ref().map_or((0, 0), |requests| (requests.count, requests.blocks));
         for (path, field, rows) in [
+            (BRANCHES, "branches.depth", total(&|info| info.branches.into())),
+            (BRANCH_TOKENS, "branch_tokens.token", total(&|info| info.tokens)),
+            (
+                BRANCH_SIMILARITY,
+                "branch_similarity.cos_last",
+                total(&|info| u64::from(info.branches.saturating_sub(1)) * (layers + 1)),
+            ),
+            (BRANCH_OUTCOMES, "branch_outcomes.answer", total(&|info| info.outcomes.into())),
+            (BRANCH_STEPS, "branch_steps.token", total(&|info| info.steps)),
+            (BRANCH_VERDICTS, "branch_verdicts.p_yes", total(&|info| u64::from(info.verdicts) * layers)),
+            (REQUESTS, "requests.timestamp_ms", requests.0),
+            (REQUEST_BLOCKS, "request_blocks.hash", requests.1),
             (TOKENS, "tokens.token", tokens),
             (LENS, "lens.top1_token", lens),
             (LENS_TOP, "lens_top.token", top),

@@ -1,8 +1,8 @@
 //! Facts tables turned into checked values. A table that passed has every row it should have, in order.
 
 use super::TraceError;
-use super::facts_schema::{Kind, columns};
-use super::manifest::{LENS, LENS_TOP, SequenceInfo, TOKENS};
+use super::facts_schema::{Kind, LENS, LENS_TOP, TOKENS, columns};
+use super::manifest::SequenceInfo;
 use super::source::LensRow;
 use crate::table::Table;
 use crate::types::{LayerIdx, ModelShape, Pos, TokenId};
@@ -21,42 +21,94 @@ pub struct LensTable {
     pub top1_logit: Vec<f32>,
 }
 
-/// A facts table whose columns are those of the format, without absent values.
-struct Facts<'a> {
+/// Rows of a facts table whose columns are those of the format, absent only where that is allowed.
+pub(crate) struct Facts<'a> {
+    /// What the rows belong to, for messages.
+    part: &'static str,
     table: &'a Table,
     path: &'a Path,
 }
 
 impl<'a> Facts<'a> {
-    fn check(table: &'a Table, inside: &str, path: &'a Path) -> Result<Self, TraceError> {
-        let facts = Self { table, path };
-        for &(name, kind) in columns(inside) {
-            let absent = match kind {
-                Kind::Int => table.int(name).map(|values| values.iter().position(Option::is_none)),
-                Kind::Real => table.real(name).map(|values| values.iter().position(Option::is_none)),
-                Kind::Bool => table.bool(name).map(|values| values.iter().position(Option::is_none)),
+    pub(crate) fn check(table: &'a Table, inside: &str, path: &'a Path) -> Result<Self, TraceError> {
+        let columns = columns(inside);
+        let part = columns.first().map_or("table", |column| match column.name {
+            "seq" => "sequence",
+            name => name,
+        });
+        let facts = Self { part, table, path };
+        for column in columns {
+            fn absent<T>(values: &[Option<T>]) -> Option<usize> {
+                values.iter().position(Option::is_none)
+            }
+            let absent = match column.kind {
+                Kind::Int => table.int(column.name).map(absent),
+                Kind::Real => table.real(column.name).map(absent),
+                Kind::Bool => table.bool(column.name).map(absent),
+                Kind::Text => table.text(column.name).map(absent),
             };
-            if let Some(row) = absent.map_err(TraceError::table)? {
-                return Err(facts.bad(name, row, "nothing", "a value"));
+            if let Some(row) = absent.map_err(TraceError::table)?.filter(|_| !column.optional) {
+                return Err(facts.bad(column.name, row, "nothing", "a value"));
             }
         }
         Ok(facts)
     }
 
-    fn bad(&self, column: &str, row: usize, found: impl ToString, accepted: impl Into<String>) -> TraceError {
-        TraceError::malformed(self.path, format!("{column}, row {row} of the sequence"), found, accepted)
+    pub(crate) fn bad(
+        &self,
+        column: &str,
+        row: usize,
+        found: impl ToString,
+        accepted: impl Into<String>,
+    ) -> TraceError {
+        TraceError::malformed(self.path, format!("{column}, row {row} of the {}", self.part), found, accepted)
     }
 
-    fn int(&self, column: &str, row: usize) -> i64 {
+    pub(crate) fn int(&self, column: &str, row: usize) -> i64 {
         self.table.int(column).ok().and_then(|values| values[row]).unwrap_or_default()
     }
 
-    fn bool(&self, column: &str, row: usize) -> bool {
-        self.table.bool(column).ok().and_then(|values| values[row]).unwrap_or_default()
+    pub(crate) fn bool(&self, column: &str, row: usize) -> bool {
+        self.optional_bool(column, row).unwrap_or_default()
+    }
+
+    pub(crate) fn optional_bool(&self, column: &str, row: usize) -> Option<bool> {
+        self.table.bool(column).ok().and_then(|values| values[row])
+    }
+
+    pub(crate) fn text(&self, column: &str, row: usize) -> Option<&'a str> {
+        self.table.text(column).ok().and_then(|values| values[row].as_deref())
+    }
+
+    /// A number that counts or names something.
+    pub(crate) fn count(&self, column: &str, row: usize) -> Result<u32, TraceError> {
+        let found = self.int(column, row);
+        u32::try_from(found).map_err(|_| self.bad(column, row, found, "0 to 2^32 - 1"))
+    }
+
+    /// As [`Facts::count`], or nothing.
+    pub(crate) fn optional_count(&self, column: &str, row: usize) -> Result<Option<u32>, TraceError> {
+        let is_there = self.table.int(column).is_ok_and(|values| values[row].is_some());
+        if is_there { self.count(column, row).map(Some) } else { Ok(None) }
+    }
+
+    /// A real between two bounds, with a slack of 10⁻³ for sums made in binary32.
+    pub(crate) fn within(&self, column: &str, row: usize, low: f32, high: f32) -> Result<f32, TraceError> {
+        let value = self.real(column, row)?;
+        if (low - 1e-3..=high + 1e-3).contains(&value) {
+            Ok(value)
+        } else {
+            Err(self.bad(column, row, value, format!("{low} to {high}")))
+        }
+    }
+
+    /// A real of at least 0, with a slack of 10⁻³.
+    pub(crate) fn at_least_zero(&self, column: &str, row: usize) -> Result<f32, TraceError> {
+        self.within(column, row, 0.0, f32::MAX)
     }
 
     /// A real that is stored wider than it was recorded.
-    fn real(&self, column: &str, row: usize) -> Result<f32, TraceError> {
+    pub(crate) fn real(&self, column: &str, row: usize) -> Result<f32, TraceError> {
         let stored = self.table.real(column).ok().and_then(|values| values[row]).unwrap_or_default();
         #[expect(clippy::cast_possible_truncation, reason = "compared with the stored value right away")]
         let value = stored as f32;
@@ -67,12 +119,17 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn expect(&self, column: &str, row: usize, expected: impl Into<i64>) -> Result<(), TraceError> {
+    pub(crate) fn expect(
+        &self,
+        column: &str,
+        row: usize,
+        expected: impl Into<i64>,
+    ) -> Result<(), TraceError> {
         let (found, expected) = (self.int(column, row), expected.into());
         if found == expected { Ok(()) } else { Err(self.bad(column, row, found, expected.to_string())) }
     }
 
-    fn token(&self, column: &str, row: usize, shape: &ModelShape) -> Result<TokenId, TraceError> {
+    pub(crate) fn token(&self, column: &str, row: usize, shape: &ModelShape) -> Result<TokenId, TraceError> {
         let found = self.int(column, row);
         u32::try_from(found)
             .ok()

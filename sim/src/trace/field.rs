@@ -4,7 +4,9 @@
 //! holds a digest of the list to remind of that.
 
 use super::TraceVersion;
+use super::facts_schema::TABLES;
 use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
 
 /// Storage type of a field. The spelling is that of safetensors for tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,6 +21,8 @@ pub enum Dtype {
     F64,
     /// Parquet BOOLEAN.
     BOOL,
+    /// Parquet UTF-8 text.
+    UTF8,
 }
 
 impl Dtype {
@@ -31,6 +35,7 @@ impl Dtype {
             Self::I64 => "I64",
             Self::F64 => "F64",
             Self::BOOL => "BOOL",
+            Self::UTF8 => "UTF8",
         }
     }
 }
@@ -64,9 +69,6 @@ impl Field {
 
 const V1_0: TraceVersion = TraceVersion { major: 1, minor: 0 };
 const V1_1: TraceVersion = TraceVersion { major: 1, minor: 1 };
-const LENS_AXES: &[&str] = &["seq", "pos", "layer"];
-const LENS_TOP_AXES: &[&str] = &["seq", "pos", "layer", "rank"];
-const TOKEN_AXES: &[&str] = &["seq", "pos"];
 
 const fn tensor(
     name: &'static str,
@@ -75,20 +77,6 @@ const fn tensor(
     doc: &'static str,
 ) -> Field {
     Field { name, axes, dtypes, unit: "", since: V1_0, required: false, doc }
-}
-
-const fn fact(
-    name: &'static str,
-    axes: &'static [&'static str],
-    dtype: &'static [Dtype],
-    unit: &'static str,
-    doc: &'static str,
-) -> Field {
-    Field { name, axes, dtypes: dtype, unit, since: V1_0, required: false, doc }
-}
-
-const fn required(field: Field) -> Field {
-    Field { required: true, ..field }
 }
 
 const fn weight(
@@ -100,8 +88,8 @@ const fn weight(
     Field { name, axes, dtypes, unit: "", since: V1_1, required: false, doc }
 }
 
-/// All fields, sorted by name.
-pub const FIELDS: &[Field] = &[
+/// Fields that are not columns of a facts table.
+const MATRICES: &[Field] = &[
     tensor("hidden", &["q_pos", "hidden"], &[Dtype::F32], "residual stream after the layer, before any norm"),
     tensor(
         "k",
@@ -109,78 +97,12 @@ pub const FIELDS: &[Field] = &[
         &[Dtype::F32, Dtype::F16],
         "keys, rotated at their original positions when `rope.keys` is `post-rope`",
     ),
-    fact(
-        "lens.agrees_with_last",
-        LENS_AXES,
-        &[Dtype::BOOL],
-        "",
-        "whether top1_token equals that of the last layer at the same position",
-    ),
-    fact(
-        "lens.entropy_nats",
-        LENS_AXES,
-        &[Dtype::F64],
-        "nats",
-        "entropy of softmax(unembed(final_norm(hidden)))",
-    ),
-    fact(
-        "lens.logsumexp",
-        LENS_AXES,
-        &[Dtype::F64],
-        "nats",
-        "log of the sum of exp(logit) over the vocabulary, with the final norm",
-    ),
-    fact(
-        "lens.raw_entropy_nats",
-        LENS_AXES,
-        &[Dtype::F64],
-        "nats",
-        "entropy of softmax(unembed(hidden)), without the final norm",
-    ),
-    fact(
-        "lens.raw_logsumexp",
-        LENS_AXES,
-        &[Dtype::F64],
-        "nats",
-        "log of the sum of exp(logit) over the vocabulary, without the final norm",
-    ),
-    fact("lens.top1_logit", LENS_AXES, &[Dtype::F64], "nats", "largest logit, with the final norm"),
-    fact("lens.top1_prob", LENS_AXES, &[Dtype::F64], "", "exp(top1_logit - logsumexp)"),
-    fact(
-        "lens.top1_token",
-        LENS_AXES,
-        &[Dtype::I64],
-        "",
-        "vocabulary id of the largest logit, with the final norm; ties go to the lower id",
-    ),
-    fact(
-        "lens_top.logit",
-        LENS_TOP_AXES,
-        &[Dtype::F64],
-        "nats",
-        "the rank-th largest logit, with the final norm",
-    ),
-    fact("lens_top.token", LENS_TOP_AXES, &[Dtype::I64], "", "its vocabulary id"),
     tensor(
         "q",
         &["q_head", "q_pos", "head_dim"],
         &[Dtype::F32, Dtype::F16],
         "queries, rotated like the keys; query head h reads KV head h / (q_heads / kv_heads)",
     ),
-    required(fact(
-        "tokens.is_prompt",
-        TOKEN_AXES,
-        &[Dtype::BOOL],
-        "",
-        "whether the token was given and not generated",
-    )),
-    required(fact(
-        "tokens.token",
-        TOKEN_AXES,
-        &[Dtype::I64],
-        "",
-        "vocabulary id of the token fed to the model at this position",
-    )),
     tensor("v", &["kv_head", "kv_pos", "head_dim"], &[Dtype::F32, Dtype::F16], "values"),
     weight("weights.final_norm", &["hidden"], &[Dtype::F32], "gain of the norm in front of the unembedding"),
     weight(
@@ -196,6 +118,24 @@ pub const FIELDS: &[Field] = &[
         "output matrix of the attention, one a layer: the attention adds Σ w_o · (output of each query head)",
     ),
 ];
+
+/// All fields, sorted by name: tensors, weights, and the columns of the facts tables.
+pub static FIELDS: LazyLock<Vec<Field>> = LazyLock::new(|| {
+    let columns = TABLES.iter().flat_map(|table| {
+        table.fields().iter().map(move |column| Field {
+            name: format!("{}.{}", table.name(), column.name).leak(),
+            axes: table.axes,
+            dtypes: column.kind.dtype(),
+            unit: column.unit,
+            since: table.since,
+            required: table.name() == "tokens",
+            doc: column.doc,
+        })
+    });
+    let mut fields: Vec<Field> = MATRICES.iter().copied().chain(columns).collect();
+    fields.sort_by_key(|field| field.name);
+    fields
+});
 
 /// The field called `name`.
 #[must_use]

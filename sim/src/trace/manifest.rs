@@ -11,12 +11,9 @@ use serde_json::Value;
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// Name of the file with the manifest's own digest, in the form that `sha256sum --check` reads.
 pub(crate) const MANIFEST_DIGEST: &str = "manifest.sha256";
-/// The table of tokens.
-pub(crate) const TOKENS: &str = "facts/tokens.parquet";
-/// The table of lens facts.
-pub(crate) const LENS: &str = "facts/lens.parquet";
-/// The table of the largest logits behind each lens fact.
-pub(crate) const LENS_TOP: &str = "facts/lens_top.parquet";
+
+/// What a trace without sequences requires of its reader: since 1.1 there may be none.
+pub(crate) const NO_SEQUENCES: &str = "no-sequences";
 
 /// The whole manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +22,8 @@ pub struct Manifest {
     pub format: TraceVersion,
     /// Whether the recording came to its end. Readers refuse `false`.
     pub complete: bool,
-    /// What a reader must know beyond its major version; readers refuse words they do not know. None in 1.0.
+    /// What a reader must know beyond its major version; readers refuse words they do not know. None in
+    /// 1.0; 1.1 knows `no-sequences`.
     pub requires: Vec<String>,
     /// Present when the content was generated and not recorded.
     pub synthetic: Option<SyntheticInfo>,
@@ -56,6 +54,15 @@ pub struct Manifest {
     pub fields: Vec<FieldInfo>,
     /// The sequences, in index order.
     pub sequences: Vec<SequenceInfo>,
+    /// The branch trees, when there are any. Since 1.1.
+    #[serde(default)]
+    pub branches: Option<BranchesInfo>,
+    /// The requests, when there are any. Since 1.1.
+    #[serde(default)]
+    pub requests: Option<RequestsInfo>,
+    /// The traces that this one was made from, when it was not recorded. Since 1.1.
+    #[serde(default)]
+    pub derived_from: Vec<DerivedFrom>,
     /// The tensor files, by sequence, then by position.
     pub shards: Vec<ShardInfo>,
     /// The facts tables, sorted by path.
@@ -239,6 +246,58 @@ pub struct SequenceInfo {
     pub answer: Option<String>,
     /// Whether the two agree.
     pub correct: Option<bool>,
+}
+
+/// The branch trees of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BranchesInfo {
+    /// Vocabulary id of the verifier's yes, where there is a verifier.
+    pub yes_token: Option<u32>,
+    /// Vocabulary id of the verifier's no.
+    pub no_token: Option<u32>,
+    /// The problems, in order.
+    pub problems: Vec<ProblemInfo>,
+}
+
+/// One problem, and its share of the branch tables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProblemInfo {
+    /// Its index.
+    pub problem: u32,
+    /// Its id.
+    pub item: String,
+    /// The right answer, where there is one.
+    pub expected_answer: Option<String>,
+    /// Rows of `branches`.
+    pub branches: u32,
+    /// Rows of `branch_tokens`.
+    pub tokens: u64,
+    /// Rows of `branch_outcomes`.
+    pub outcomes: u32,
+    /// Rows of `branch_steps`.
+    pub steps: u64,
+    /// Outcomes with a verdict: rows of `branch_verdicts`, divided by the layers.
+    pub verdicts: u32,
+}
+
+/// Requests known by the blocks of their prompts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestsInfo {
+    /// How many there are.
+    pub count: u64,
+    /// Blocks over all of them.
+    pub blocks: u64,
+    /// Tokens of a block; the last block of a prompt may hold fewer.
+    pub block_tokens: u32,
+}
+
+/// A trace that another one was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DerivedFrom {
+    /// SHA-256 (hex) of its manifest, or of the imported file.
+    pub digest: String,
+    /// What was done, as a command.
+    pub how: String,
 }
 
 /// One tensor file: positions `start..end` of one sequence.

@@ -3,6 +3,7 @@
 //! A trace is a directory (`docs/trace-format.md` is the normative page). It is the determinism border: what a
 //! model run computes may differ between machines; what is computed from a given trace may not.
 
+mod branches;
 mod check;
 mod error;
 mod facts;
@@ -12,6 +13,7 @@ mod folder;
 mod manifest;
 mod map;
 mod reader;
+mod requests;
 mod shard;
 mod source;
 pub mod synth;
@@ -20,14 +22,18 @@ mod version;
 mod weights;
 mod writer;
 
+pub use branches::{
+    Branch, BranchStep, Confidences, Outcome, Prefix, Problem, Similarity, StoredBranches, Verdict, VerdictLayer,
+};
 pub use error::{PathFault, TraceError};
 pub use facts::LensTable;
 pub use field::{Dtype, FIELDS, Field, field};
 pub use manifest::{
-    DecodingInfo, FieldInfo, KeyState, Manifest, ModelInfo, NormInfo, RopeInfo, RuntimeInfo, SequenceInfo,
+    BranchesInfo, DecodingInfo, DerivedFrom, FieldInfo, KeyState, Manifest, ModelInfo, NormInfo, ProblemInfo, RequestsInfo, RopeInfo, RuntimeInfo, SequenceInfo,
     ShardInfo, SyntheticInfo, TableInfo, ToolInfo, WeightInfo, WorkloadInfo,
 };
 pub use reader::Trace;
+pub use requests::{Request, StoredRequests};
 pub use source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
 pub use verify::{VerifyReport, verify};
 pub use version::{TRACE_VERSION, TraceVersion};

@@ -5,7 +5,13 @@
 
 use super::facts::{self, LensTable};
 use super::folder::{self, open_inside, sha256_of_file};
-use super::manifest::{LENS, LENS_TOP, Manifest, TOKENS};
+use super::branches::{self, Problem};
+use super::facts_schema::{
+    BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, LENS, LENS_TOP,
+    REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS, place,
+};
+use super::manifest::{Manifest, ProblemInfo};
+use super::requests::{self, Request};
 use super::map::map;
 use super::shard::{self, Layout, TensorField};
 use super::source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
@@ -32,9 +38,45 @@ pub struct Trace {
     shards: Vec<Range<usize>>,
     /// Checked shard headers, as far as they were needed, `[shard]`.
     layouts: Vec<OnceLock<Layout>>,
-    tokens: OnceLock<TableFile>,
-    lens: OnceLock<TableFile>,
-    lens_top: OnceLock<TableFile>,
+    /// Opened facts tables, `[table]` as in `facts_schema::TABLES`.
+    tables: Vec<OnceLock<TableFile>>,
+    /// Rows of the branch tables before each problem, and after the last one.
+    problem_rows: Vec<ProblemRows>,
+}
+
+/// Rows of each branch table.
+#[derive(Clone, Copy, Debug, Default)]
+struct ProblemRows {
+    branches: u64,
+    tokens: u64,
+    similarity: u64,
+    outcomes: u64,
+    steps: u64,
+    verdicts: u64,
+}
+
+impl ProblemRows {
+    fn after(self, info: &ProblemInfo, layers: u64) -> Self {
+        Self {
+            branches: self.branches + u64::from(info.branches),
+            tokens: self.tokens.saturating_add(info.tokens),
+            similarity: self.similarity + u64::from(info.branches.saturating_sub(1)) * (layers + 1),
+            outcomes: self.outcomes + u64::from(info.outcomes),
+            steps: self.steps.saturating_add(info.steps),
+            verdicts: self.verdicts + u64::from(info.verdicts) * layers,
+        }
+    }
+
+    fn of(self, table: &str) -> u64 {
+        match table {
+            BRANCH_TOKENS => self.tokens,
+            BRANCH_SIMILARITY => self.similarity,
+            BRANCH_OUTCOMES => self.outcomes,
+            BRANCH_STEPS => self.steps,
+            BRANCH_VERDICTS => self.verdicts,
+            _ => self.branches,
+        }
+    }
 }
 
 impl Trace {
@@ -77,9 +119,8 @@ impl Trace {
             fields,
             shards: shards.collect(),
             layouts: manifest.shards.iter().map(|_| OnceLock::new()).collect(),
-            tokens: OnceLock::new(),
-            lens: OnceLock::new(),
-            lens_top: OnceLock::new(),
+            tables: TABLES.iter().map(|_| OnceLock::new()).collect(),
+            problem_rows: problem_rows(&manifest),
             root: root.to_owned(),
             manifest,
         })
@@ -149,6 +190,32 @@ impl Trace {
             &self.manifest.shape,
             &self.root.join(LENS_TOP),
         )
+    }
+
+    /// Hands every request to `each`, in order, with its index. A few thousand are in memory at a time.
+    ///
+    /// # Errors
+    /// When the trace holds no requests, the tables are damaged, or `each` gives an error.
+    pub fn for_each_request(
+        &self,
+        mut each: impl FnMut(u64, &Request) -> Result<(), TraceError>,
+    ) -> Result<(), TraceError> {
+        const BATCH: u64 = 4096;
+        self.require("requests.timestamp_ms")?;
+        let count = self.manifest.requests.as_ref().map_or(0, |info| info.count);
+        let (path, blocks_path) = (self.root.join(REQUESTS), self.root.join(REQUEST_BLOCKS));
+        let (mut at, mut block) = (0, 0);
+        while at < count {
+            let table = self.rows(REQUESTS, at, BATCH.min(count - at))?;
+            let blocks = requests::blocks(&table, &path)?;
+            let hashes = self.rows(REQUEST_BLOCKS, block, blocks)?;
+            for request in requests::decode(at, &table, &path, &hashes, &blocks_path)? {
+                each(at, &request)?;
+                at += 1;
+            }
+            block = block.saturating_add(blocks);
+        }
+        Ok(())
     }
 
     /// The residual stream after `layer`, `[q_pos, hidden]`.
@@ -306,7 +373,7 @@ impl Trace {
 
     fn rows(&self, table: &'static str, start: u64, count: u64) -> Result<Table, TraceError> {
         let file = self.table_file(table)?;
-        let range = usize::try_from(start).ok().zip(usize::try_from(start + count).ok());
+        let range = usize::try_from(start).ok().zip(usize::try_from(start.saturating_add(count)).ok());
         let (start, end) = range.unwrap_or((usize::MAX, usize::MAX));
         file.read(start..end).map_err(TraceError::table)
     }
@@ -314,11 +381,7 @@ impl Trace {
     /// The facts table at `inside`. Its digest is checked when it is first used: facts are small, and the decoder
     /// should not be the first to meet damage.
     pub(super) fn table_file(&self, inside: &'static str) -> Result<&TableFile, TraceError> {
-        let cell = match inside {
-            LENS => &self.lens,
-            LENS_TOP => &self.lens_top,
-            _ => &self.tokens,
-        };
+        let cell = &self.tables[place(inside).unwrap_or_default()];
         if let Some(file) = cell.get() {
             return Ok(file);
         }
@@ -369,6 +432,25 @@ impl TraceSource for Trace {
         Ok(self.lens_table(seq)?.rows)
     }
 
+    fn problems(&self) -> u32 {
+        let problems = self.manifest.branches.as_ref().map_or(0, |branches| branches.problems.len());
+        u32::try_from(problems).unwrap_or(u32::MAX)
+    }
+
+    fn problem(&self, index: u32) -> Result<Problem, TraceError> {
+        self.require("branches.depth")?;
+        let problems = self.manifest.branches.as_ref().map_or(&[][..], |branches| &branches.problems);
+        let at = index as usize;
+        let Some(info) = problems.get(at) else {
+            let count = problems.len() as u64;
+            return Err(TraceError::OutOfRange { what: "problem", given: u64::from(index), count });
+        };
+        branches::problem(info, &self.manifest, &|table| {
+            let (start, end) = (self.problem_rows[at].of(table), self.problem_rows[at + 1].of(table));
+            Ok((self.rows(table, start, end - start)?, self.root.join(table)))
+        })
+    }
+
     fn rope(&self) -> Option<&RopeInfo> {
         self.manifest.rope.as_ref()
     }
@@ -400,6 +482,16 @@ fn shaped<D: ndarray::Dimension>(
     dims: impl Into<ndarray::StrideShape<D>>,
 ) -> ndarray::Array<f32, D> {
     ndarray::Array::from_shape_vec(dims, values).expect("the header was checked to have this shape")
+}
+
+fn problem_rows(manifest: &Manifest) -> Vec<ProblemRows> {
+    let layers = u64::from(manifest.shape.layers);
+    let problems = manifest.branches.iter().flat_map(|branches| &branches.problems);
+    let mut rows = vec![ProblemRows::default()];
+    for info in problems {
+        rows.push(rows.last().copied().unwrap_or_default().after(info, layers));
+    }
+    rows
 }
 
 fn meta(info: &SequenceInfo) -> SequenceMeta {

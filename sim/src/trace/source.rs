@@ -1,6 +1,6 @@
 //! What a replay asks of a trace, whether it was recorded, generated or built in a test.
 
-use super::{RopeInfo, TraceError};
+use super::{Problem, RopeInfo, TraceError};
 use crate::types::{LayerIdx, ModelShape, Pos, SeqIdx, TokenId};
 use ndarray::{Array2, Array3};
 
@@ -75,6 +75,19 @@ pub trait TraceSource: Sync {
     /// # Errors
     /// When the source has no lens facts or they cannot be read.
     fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError>;
+
+    /// Problems with branch trees.
+    fn problems(&self) -> u32 {
+        0
+    }
+
+    /// One problem with its tree of branches.
+    ///
+    /// # Errors
+    /// When the source has no such problem, or it cannot be read.
+    fn problem(&self, _index: u32) -> Result<Problem, TraceError> {
+        Err(TraceError::MissingField { field: "branches.depth", held: Vec::new() })
+    }
 
     /// How queries and keys were rotated; `None` when they were not. [`crate::rope::Rope`] undoes it.
     fn rope(&self) -> Option<&RopeInfo> {

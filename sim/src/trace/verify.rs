@@ -3,10 +3,11 @@
 //! Structure is checked by the reader on the way; this adds digests of all files, finite values in all tensors, and
 //! facts against each other.
 
-use super::manifest::{LENS, Manifest, SequenceInfo};
+use super::facts_schema::{LENS, REQUESTS};
+use super::manifest::{Manifest, SequenceInfo};
 use super::reader::Trace;
 use super::source::{LensRow, TraceSource};
-use super::{TraceError, TraceVersion, Weight, folder, weights};
+use super::{TraceError, TraceVersion, Weight, branches, folder, weights};
 use crate::num;
 use crate::types::{SeqIdx, TokenId};
 use serde::Serialize;
@@ -37,6 +38,12 @@ pub struct VerifyReport {
     pub tensor_values: u64,
     /// Lens facts: positions times layers.
     pub lens_facts: u64,
+    /// Problems with branch trees.
+    pub problems: u32,
+    /// Outcomes of their branches.
+    pub branch_outcomes: u64,
+    /// Requests.
+    pub requests: u64,
     /// Generated tokens whose last-layer lens fact was recorded, when decoding was greedy.
     pub next_tokens_checked: u64,
     /// Those that equal the lens argmax. A model's batched and single passes may round differently at a tie.
@@ -76,6 +83,8 @@ pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
             }
         }
     }
+    let branch_outcomes = branches::check(&trace)?;
+    let requests = check_requests(&trace)?;
     Ok(VerifyReport {
         format: manifest.format,
         digest: trace.digest(),
@@ -89,10 +98,40 @@ pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
             + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>(),
         tensor_values,
         lens_facts,
+        problems: trace.problems(),
+        branch_outcomes,
+        requests,
         next_tokens_checked: next_tokens.checked,
         next_tokens_equal: next_tokens.equal,
         unlisted: unlisted(root, manifest)?,
     })
+}
+
+/// Reads all requests; gives how many there are.
+fn check_requests(trace: &Trace) -> Result<u64, TraceError> {
+    let Some(info) = &trace.manifest().requests else { return Ok(0) };
+    let path = trace.path().join(REQUESTS);
+    let mut last = 0;
+    let mut blocks = 0;
+    trace.for_each_request(|at, request| {
+        let most = u64::from(request.input_tokens.div_ceil(info.block_tokens));
+        if request.hashes.len() as u64 > most {
+            let accepted = format!("at most {most}, one for each {} tokens", info.block_tokens);
+            return Err(TraceError::malformed(&path, format!("blocks, request {at}"), request.hashes.len(), accepted));
+        }
+        if request.timestamp_ms < last {
+            let accepted = format!("at least {last}");
+            return Err(TraceError::malformed(&path, format!("timestamp_ms, request {at}"), request.timestamp_ms, accepted));
+        }
+        last = request.timestamp_ms;
+        blocks += request.hashes.len() as u64;
+        Ok(())
+    })?;
+    if blocks == info.blocks {
+        Ok(info.count)
+    } else {
+        Err(TraceError::malformed(&path, "blocks over all requests", blocks, info.blocks.to_string()))
+    }
 }
 
 #[derive(Default)]

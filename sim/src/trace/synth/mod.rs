@@ -4,13 +4,15 @@
 //! and a longer sequence begins with the shorter one. To add a workload, write its file and add a line to
 //! [`WORKLOADS`].
 
+mod branch_trees;
 mod noise;
 mod sinks_and_hitters;
 mod source;
 
+pub use branch_trees::{BRANCH_TREES, BRANCH_TREES_SUMMARY, BranchParams, SyntheticBranches};
 pub use source::{SynthLength, SynthSpec, Synthetic};
 
-use super::{LayerTensors, LensPosition};
+use super::{LayerTensors, LensPosition, TraceError};
 use crate::types::{LayerIdx, SeqIdx, TokenId};
 
 /// What a generator computes. All of it is a function of the arguments.
@@ -60,4 +62,13 @@ pub const WORKLOADS: &[Workload] = &[
 #[must_use]
 pub fn workload(id: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.id == id)
+}
+
+/// Refuses a parameter outside its range.
+fn check_params(what: &'static str, found: f64, low: f64, high: f64) -> Result<(), TraceError> {
+    if (low..=high).contains(&found) {
+        Ok(())
+    } else {
+        Err(TraceError::Spec { what, found: found.to_string(), accepted: format!("{low} to {high}") })
+    }
 }

@@ -181,6 +181,9 @@ impl Synthetic {
             shard_tokens,
             fields,
             weights: StoredWeights::default(),
+            branches: None,
+            requests: None,
+            derived_from: Vec::new(),
         }
     }
 

@@ -3,11 +3,12 @@
 //! Rows are sorted by `seq`, `pos`, `layer`, `rank`, so that the rows of a sequence are a range of the table.
 
 use super::header::{Chunk, TraceHeader};
-use super::journal::Entry;
+use super::journal::Journal;
 use crate::num;
 use crate::table::{GroupWriter, Table, TableFile};
 use crate::trace::folder::{self, sha256_of_file};
-use crate::trace::manifest::{LENS, LENS_TOP, TOKENS, TableInfo};
+use crate::trace::facts_schema::{LENS, LENS_TOP, TOKENS};
+use crate::trace::manifest::TableInfo;
 use crate::trace::{LensRow, TraceError, facts_schema as schema};
 use crate::types::{LayerIdx, Pos, TokenId};
 use std::fs::File;
@@ -87,17 +88,15 @@ impl std::fmt::Debug for Part {
     }
 }
 
-/// The tables that a trace with this header has, sorted by path.
+/// The tables that sequences fill, sorted by path.
 fn tables(header: &TraceHeader) -> Vec<&'static str> {
-    let stored = [(LENS, header.fields.lens), (LENS_TOP, header.fields.lens_top > 0), (TOKENS, true)];
-    stored.into_iter().filter(|(_, is_stored)| *is_stored).map(|(table, _)| table).collect()
+    header.tables().into_iter().filter(|table| [LENS, LENS_TOP, TOKENS].contains(table)).collect()
 }
 
 impl FactsWriter {
     pub(super) fn start(root: &Path, seq: u32, header: &TraceHeader) -> Result<Self, TraceError> {
         let start_part = |table: &'static str| {
-            let name = table.strip_prefix("facts/").unwrap_or(table);
-            let inside = format!("{}/{seq:05}.{name}", super::journal::JOURNAL);
+            let inside = part_path(&format!("{seq:05}"), table);
             let path = root.join(&inside);
             let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
             let rows = schema::Rows::new(table);
@@ -212,21 +211,44 @@ fn close(
     Ok(TableInfo { path: inside, rows, bytes, sha256 })
 }
 
-/// Merges the parts of all sequences into the tables of the trace, a row group at a time.
+/// Where the rows of a journal entry called `name` for a table wait.
+fn part_path(name: &str, table: &str) -> String {
+    format!("{}/{name}.{}", super::journal::JOURNAL, table.strip_prefix("facts/").unwrap_or(table))
+}
+
+/// Writes and syncs the rows of a journal entry called `name`, a part a table.
+pub(super) fn write_parts(
+    root: &Path,
+    name: &str,
+    tables: Vec<(&'static str, Table)>,
+) -> Result<Vec<TableInfo>, TraceError> {
+    let write = |(table, rows): (&'static str, Table)| {
+        let inside = part_path(name, table);
+        let path = root.join(&inside);
+        let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
+        let mut writer =
+            GroupWriter::start(BufWriter::new(file), &rows, &path).map_err(TraceError::table)?;
+        writer.write_group(&rows).map_err(TraceError::table)?;
+        close(writer, &path, inside, rows.rows() as u64)
+    };
+    tables.into_iter().map(write).collect()
+}
+
+/// Merges the parts of all journal entries into the tables of the trace, a row group at a time.
 pub(super) fn merge(
     root: &Path,
-    entries: &[Entry],
+    journal: &Journal,
     header: &TraceHeader,
 ) -> Result<Vec<TableInfo>, TraceError> {
-    let merge_table = |(at, table): (usize, &'static str)| {
+    let merge_table = |table: &'static str| {
         let path = root.join(table);
         let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
         let prototype = schema::Rows::new(table).prototype();
         let mut writer =
             GroupWriter::start(BufWriter::new(file), &prototype, &path).map_err(TraceError::table)?;
+        let suffix = part_path("", table).rsplit('/').next().unwrap_or_default().to_owned();
         let mut rows = 0;
-        for entry in entries {
-            let part = &entry.parts[at];
+        for part in journal.parts().filter(|part| part.path.ends_with(&suffix)) {
             for_each_group(root, part, |group| {
                 rows += group.rows() as u64;
                 writer.write_group(&group).map_err(TraceError::table)
@@ -234,7 +256,7 @@ pub(super) fn merge(
         }
         close(writer, &path, table.to_owned(), rows)
     };
-    tables(header).into_iter().enumerate().map(merge_table).collect()
+    header.tables().into_iter().map(merge_table).collect()
 }
 
 fn for_each_group(

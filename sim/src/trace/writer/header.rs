@@ -6,7 +6,11 @@ use crate::trace::manifest::{
     ToolInfo, WorkloadInfo,
 };
 use crate::trace::shard::TensorField;
-use crate::trace::{Dtype, FIELDS, StoredWeights, TRACE_VERSION, TraceError};
+use crate::trace::facts_schema::{LENS, LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS};
+use crate::trace::{
+    BranchesInfo, DerivedFrom, Dtype, FIELDS, RequestsInfo, StoredBranches, StoredRequests, StoredWeights,
+    TRACE_VERSION, TraceError, branches,
+};
 use crate::types::{ModelShape, Pos, TokenId};
 use ndarray::{ArrayView2, ArrayView3};
 use serde::{Deserialize, Serialize};
@@ -56,6 +60,12 @@ pub struct TraceHeader {
     pub fields: StoredFields,
     /// The weights to store.
     pub weights: StoredWeights,
+    /// The branch facts to store; absent for none.
+    pub branches: Option<StoredBranches>,
+    /// What holds for the requests to store; absent for none.
+    pub requests: Option<StoredRequests>,
+    /// The traces that this one is made from.
+    pub derived_from: Vec<DerivedFrom>,
 }
 
 /// The beginning of a sequence.
@@ -140,17 +150,30 @@ impl TraceHeader {
             .collect()
     }
 
+    /// The facts tables that a trace with this header has, sorted by path.
+    pub(super) fn tables(&self) -> Vec<&'static str> {
+        let mut tables = vec![TOKENS];
+        tables.extend(self.fields.lens.then_some(LENS));
+        tables.extend((self.fields.lens_top > 0).then_some(LENS_TOP));
+        tables.extend(self.branches.iter().flat_map(branches::tables));
+        tables.extend(self.requests.iter().flat_map(|_| [REQUEST_BLOCKS, REQUESTS]));
+        tables.sort_unstable();
+        tables
+    }
+
     /// The manifest of a trace with this header, before any sequence.
     pub(super) fn manifest(&self) -> Manifest {
         let tensors = self.tensor_fields();
+        let tables: Vec<&str> = self.tables();
         let fields = FIELDS.iter().filter_map(|field| match field.name.split_once('.') {
             None => tensors.iter().find(|t| t.name == field.name).map(|t| FieldInfo::known(t.name, t.dtype)),
-            Some(("lens", _)) if !self.fields.lens => None,
-            Some(("lens_top", _)) if self.fields.lens_top == 0 => None,
             Some(("weights", name)) => {
                 self.weights.dtype(name).map(|dtype| FieldInfo::known(field.name, dtype))
             }
-            Some(_) => Some(FieldInfo::known(field.name, field.dtypes[0])),
+            Some((table, _)) => TABLES
+                .iter()
+                .any(|known| known.name() == table && tables.contains(&known.path))
+                .then(|| FieldInfo::known(field.name, field.dtypes[0])),
         });
         Manifest {
             format: TRACE_VERSION,
@@ -170,6 +193,17 @@ impl TraceHeader {
             lens_top: self.fields.lens_top,
             fields: fields.collect(),
             sequences: Vec::new(),
+            branches: self.branches.as_ref().map(|stored| BranchesInfo {
+                yes_token: stored.yes_token,
+                no_token: stored.no_token,
+                problems: Vec::new(),
+            }),
+            requests: self.requests.map(|stored| RequestsInfo {
+                count: 0,
+                blocks: 0,
+                block_tokens: stored.block_tokens,
+            }),
+            derived_from: self.derived_from.clone(),
             shards: Vec::new(),
             tables: Vec::new(),
             weights: Vec::new(),
@@ -204,7 +238,19 @@ impl TraceHeader {
                 "at most the vocabulary size",
             );
         }
-        if self.synthetic.is_none() && (self.runtime.is_none() || self.model.weights_sha256.is_none()) {
+        if self.requests.is_some_and(|stored| stored.block_tokens == 0) {
+            return refuse("requests.block_tokens", "0".to_owned(), "at least 1");
+        }
+        if let Some(id) = self
+            .branches
+            .iter()
+            .flat_map(|stored| [stored.yes_token, stored.no_token])
+            .flatten()
+            .find(|&id| id >= self.shape.vocab)
+        {
+            return refuse("branches", format!("verifier token {id}"), "ids below the vocabulary size");
+        }
+        if self.synthetic.is_none() && self.requests.is_none() && (self.runtime.is_none() || self.model.weights_sha256.is_none()) {
             let accepted = "`runtime` and `model.weights_sha256`, unless `synthetic` is given";
             return refuse("header", "a recorded trace without them".to_owned(), accepted);
         }

@@ -8,7 +8,8 @@ use super::{Leftover, TraceHeader};
 use crate::table::{sync_folder, write_whole};
 use crate::trace::folder::{open_inside, parse_json, read_manifest_in, sha256_of_file, to_json};
 use crate::trace::manifest::{
-    MANIFEST, MANIFEST_DIGEST, Manifest, SequenceInfo, ShardInfo, TableInfo, WeightInfo,
+    BranchesInfo, MANIFEST, MANIFEST_DIGEST, Manifest, ProblemInfo, RequestsInfo, SequenceInfo, ShardInfo,
+    TableInfo, WeightInfo,
 };
 use crate::trace::{TraceError, Weight};
 use serde::{Deserialize, Serialize};
@@ -40,11 +41,31 @@ pub(super) struct Entry {
     pub(super) parts: Vec<TableInfo>,
 }
 
+/// Facts that belong to no sequence: a problem with its branches, or some requests.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Batch {
+    pub(super) problem: Option<ProblemInfo>,
+    pub(super) requests: Option<RequestBatch>,
+    pub(super) parts: Vec<TableInfo>,
+}
+
+/// Requests of one call.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RequestBatch {
+    pub(super) count: u64,
+    pub(super) blocks: u64,
+    /// Arrival of the last one.
+    pub(super) last_ms: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Journal {
     root: PathBuf,
     folders: Vec<&'static str>,
     pub(super) entries: Vec<Entry>,
+    pub(super) batches: Vec<Batch>,
     /// Weights that are written, in order.
     pub(super) weights: Vec<WeightInfo>,
     /// Digest of the manifest, when the recording was interrupted after writing it.
@@ -79,18 +100,20 @@ impl Journal {
             });
         }
         let header_path = root.join(HEADER);
-        let (entries, weights) = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
+        let (entries, batches, weights) = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
             check_header(&header_path, header)?;
-            (finished_entries(root), finished_weights(root, header))
+            (finished_entries(root), finished_batches(root), finished_weights(root, header))
         } else {
-            (Vec::new(), Vec::new())
+            (Vec::new(), Vec::new(), Vec::new())
         };
-        remove_strangers(root, &folders, &entries, &weights)?;
-        if entries.is_empty() && weights.is_empty() {
+        let parts: Vec<&TableInfo> = batches.iter().flat_map(|batch: &Batch| &batch.parts).collect();
+        let batch_files = (0..batches.len()).map(batch_path).chain(parts.iter().map(|part| part.path.clone()));
+        remove_strangers(root, &folders, &entries, &weights, batch_files.collect())?;
+        if entries.is_empty() && batches.is_empty() && weights.is_empty() {
             let bytes = to_json(header, &header_path)?;
             write_whole(&header_path, &bytes).map_err(|error| TraceError::io(&header_path, error))?;
         }
-        Ok(Self { root: root.to_owned(), folders, entries, weights, sealed: None, _lock: lock })
+        Ok(Self { root: root.to_owned(), folders, entries, batches, weights, sealed: None, _lock: lock })
     }
 
     /// The folders whose names must be durable before the trace is: what is in it, and itself.
@@ -103,6 +126,19 @@ impl Journal {
         self.write(&entry_path(self.entries.len()), &entry)?;
         self.entries.push(entry);
         Ok(())
+    }
+
+    /// Enters facts whose files are synced.
+    pub(super) fn enter_batch(&mut self, batch: Batch) -> Result<(), TraceError> {
+        self.write(&batch_path(self.batches.len()), &batch)?;
+        self.batches.push(batch);
+        Ok(())
+    }
+
+    /// All parts of facts tables, in the order of their rows.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &TableInfo> {
+        let sequences = self.entries.iter().flat_map(|entry| &entry.parts);
+        sequences.chain(self.batches.iter().flat_map(|batch| &batch.parts))
     }
 
     /// Enters the next file of weights, which is synced.
@@ -131,6 +167,15 @@ pub(super) fn remove(root: &Path) -> Result<(), TraceError> {
 
 fn entry_path(seq: usize) -> String {
     format!("{JOURNAL}/{seq:05}.json")
+}
+
+/// The name of the next batch's files.
+pub(super) fn batch_name(at: usize) -> String {
+    format!("batch{at:05}")
+}
+
+fn batch_path(at: usize) -> String {
+    format!("{JOURNAL}/{}.json", batch_name(at))
 }
 
 fn weight_path(at: usize) -> String {
@@ -177,6 +222,9 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
         return Ok(None);
     }
     let begun = Manifest {
+        requires: Vec::new(),
+        branches: manifest.branches.clone().map(|branches| BranchesInfo { problems: Vec::new(), ..branches }),
+        requests: manifest.requests.clone().map(|requests| RequestsInfo { count: 0, blocks: 0, ..requests }),
         sequences: Vec::new(),
         shards: Vec::new(),
         tables: Vec::new(),
@@ -212,6 +260,17 @@ fn finished_entries(root: &Path) -> Vec<Entry> {
     entries
 }
 
+/// The batches from the first on whose files are all as they were.
+fn finished_batches(root: &Path) -> Vec<Batch> {
+    let read = |at: usize| {
+        let (_, path) = open_inside(root, &batch_path(at)).ok()?;
+        let batch: Batch = parse_json(&fs::read(&path).ok()?, &path).ok()?;
+        let parts = batch.parts.iter().map(|part| (&part.path, part.bytes, &part.sha256));
+        is_intact(root, parts).then_some(batch)
+    };
+    (0..).map_while(read).collect()
+}
+
 fn read_entry(root: &Path, seq: usize) -> Option<Entry> {
     let (_, path) = open_inside(root, &entry_path(seq)).ok()?;
     let entry: Entry = parse_json(&fs::read(&path).ok()?, &path).ok()?;
@@ -239,13 +298,15 @@ fn remove_strangers(
     folders: &[&str],
     entries: &[Entry],
     weights: &[WeightInfo],
+    mut kept: BTreeSet<String>,
 ) -> Result<(), TraceError> {
-    let mut kept: BTreeSet<String> = [LOCK.to_owned()].into();
+    let is_begun = !entries.is_empty() || !weights.is_empty() || !kept.is_empty();
+    kept.insert(LOCK.to_owned());
     for (at, weight) in weights.iter().enumerate() {
         kept.insert(weight_path(at));
         kept.insert(weight.path.clone());
     }
-    if !entries.is_empty() || !weights.is_empty() {
+    if is_begun {
         kept.insert(HEADER.to_owned());
     }
     for (seq, entry) in entries.iter().enumerate() {

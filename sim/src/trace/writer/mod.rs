@@ -14,12 +14,12 @@ pub use header::{Chunk, LayerChunk, SequenceEnd, SequenceStart, StoredFields, Tr
 
 use super::folder;
 use super::manifest::{Manifest, SequenceInfo};
-use super::{Dtype, TraceError, Weight, manifest, weights};
-use crate::table::sync_folder;
+use super::{Dtype, Problem, Request, TraceError, Weight, branches, manifest, requests, weights};
+use crate::table::{Table, sync_folder};
 use crate::types::{Pos, SeqIdx};
 use buffer::ShardBuffer;
 use facts::FactsWriter;
-use journal::{Entry, Journal};
+use journal::{Batch, Entry, Journal, RequestBatch};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -88,6 +88,79 @@ impl TraceWriter {
         self.journal.entries.iter().map(|entry| &entry.sequence)
     }
 
+    /// Problems that are finished, those of an interrupted recording included. The next one has this index.
+    #[must_use]
+    pub fn finished_problems(&self) -> u32 {
+        let problems = self.journal.batches.iter().filter(|batch| batch.problem.is_some());
+        problems.map(|_| 1).sum()
+    }
+
+    /// Requests that are written, those of an interrupted recording included.
+    #[must_use]
+    pub fn finished_requests(&self) -> u64 {
+        self.journal.batches.iter().filter_map(|batch| batch.requests).map(|requests| requests.count).sum()
+    }
+
+    /// Writes the next problem with its branches, syncs it and enters it in the journal. Gives its index.
+    ///
+    /// # Errors
+    /// When the header names no branches, the problem is not acceptable, or the system refuses.
+    pub fn push_problem(&mut self, problem: &Problem) -> Result<u32, TraceError> {
+        let Some(stored) = self.header.branches.clone() else {
+            return Err(TraceError::chunk("problem", "branch facts", "none: the header does not name them"));
+        };
+        self.refuse_sealed("push_problem")?;
+        let index = self.finished_problems();
+        let info = branches::count(problem, index, &stored, &self.header.shape)?;
+        let mut rows = branches::BranchRows::new(&stored);
+        rows.push(index, problem);
+        self.enter_batch(rows.take()?, |parts| Batch { problem: Some(info), requests: None, parts })?;
+        Ok(index)
+    }
+
+    /// Writes the next requests, in order of arrival, and enters them in the journal. A call is a unit of resumption.
+    ///
+    /// # Errors
+    /// When the header names no requests, one is not acceptable, or the system refuses.
+    pub fn push_requests(&mut self, requests: &[Request]) -> Result<(), TraceError> {
+        let Some(stored) = self.header.requests else {
+            return Err(TraceError::chunk("requests", "requests", "none: the header does not name them"));
+        };
+        self.refuse_sealed("push_requests")?;
+        let (first, last) = self
+            .journal
+            .batches
+            .iter()
+            .filter_map(|batch| batch.requests)
+            .fold((0, 0), |(count, _), batch| (count + batch.count, batch.last_ms));
+        let blocks = requests::check(first, last, requests, stored)?;
+        let batch = RequestBatch {
+            count: requests.len() as u64,
+            blocks,
+            last_ms: requests.last().map_or(last, |request| request.timestamp_ms),
+        };
+        let rows = requests::encode(first, requests)?;
+        self.enter_batch(rows, |parts| Batch { problem: None, requests: Some(batch), parts })
+    }
+
+    fn refuse_sealed(&self, call: &str) -> Result<(), TraceError> {
+        if self.journal.sealed.is_none() {
+            return Ok(());
+        }
+        let found = "a recording that only has to be moved to its target";
+        Err(TraceError::chunk(call, found, "a recording with something left"))
+    }
+
+    fn enter_batch(
+        &mut self,
+        rows: Vec<(&'static str, Table)>,
+        batch: impl FnOnce(Vec<manifest::TableInfo>) -> Batch,
+    ) -> Result<(), TraceError> {
+        let name = journal::batch_name(self.journal.batches.len());
+        let parts = facts::write_parts(&self.root, &name, rows)?;
+        self.journal.enter_batch(batch(parts))
+    }
+
     /// The weights that the header names and that are not written yet, in the order in which they are to come.
     #[must_use]
     pub fn missing_weights(&self) -> Vec<Weight> {
@@ -122,10 +195,7 @@ impl TraceWriter {
                 "no open sequence",
             ));
         }
-        if self.journal.sealed.is_some() {
-            let found = "a recording that only has to be moved to its target";
-            return Err(TraceError::chunk("begin_sequence", found, "a recording with sequences left"));
-        }
+        self.refuse_sealed("begin_sequence")?;
         if start.prompt_len == 0 || start.bos_len > start.prompt_len {
             let found =
                 format!("{} prompt tokens of which {} begin the sequence", start.prompt_len, start.bos_len);
@@ -200,7 +270,7 @@ impl TraceWriter {
     /// Merges the facts, writes the manifest, and moves the trace to its target.
     ///
     /// # Errors
-    /// When a sequence is open, there is none at all, or the system refuses. The finished sequences stay then, and the
+    /// When a sequence is open, nothing was recorded, a weight is missing, or the system refuses. The finished sequences stay then, and the
     /// recording can be resumed.
     pub fn finish(self) -> Result<FinishedTrace, TraceError> {
         if let Some(weight) = self.missing_weights().first() {
@@ -218,6 +288,9 @@ impl TraceWriter {
             ));
         }
         let Self { target, root, header, journal, .. } = self;
+        if journal.entries.is_empty() && journal.batches.is_empty() && journal.sealed.is_none() {
+            return Err(TraceError::chunk("finish", "nothing", "a sequence, a problem or a request at least"));
+        }
         let digest = match &journal.sealed {
             Some(digest) => digest.clone(),
             None => seal(&root, &header, &journal)?,
@@ -238,16 +311,28 @@ impl TraceWriter {
 /// Merges the facts, writes the manifest, and syncs the folder; gives the manifest's digest.
 fn seal(root: &Path, header: &TraceHeader, journal: &Journal) -> Result<String, TraceError> {
     let entries = &journal.entries;
-    let tables = facts::merge(root, entries, header)?;
+    let tables = facts::merge(root, journal, header)?;
     let (sequences, shards): (Vec<_>, Vec<_>) =
         entries.iter().map(|entry| (entry.sequence.clone(), entry.shards.clone())).unzip();
-    let manifest = Manifest {
+    let mut manifest = Manifest {
         sequences,
         shards: shards.concat(),
         tables,
         weights: journal.weights.clone(),
         ..header.manifest()
     };
+    if manifest.sequences.is_empty() {
+        manifest.requires.push(manifest::NO_SEQUENCES.to_owned());
+    }
+    if let Some(branches) = &mut manifest.branches {
+        branches.problems = journal.batches.iter().filter_map(|batch| batch.problem.clone()).collect();
+    }
+    if let Some(requests) = &mut manifest.requests {
+        for batch in journal.batches.iter().filter_map(|batch| batch.requests) {
+            requests.count += batch.count;
+            requests.blocks += batch.blocks;
+        }
+    }
     let digest = folder::write_manifest(root, &manifest)?;
     for inside in journal.folders() {
         let path = root.join(inside);
