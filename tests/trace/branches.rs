@@ -4,8 +4,8 @@ use super::support::{Folder, SHAPE, files, recorded_header};
 use kvlab_sim::table::{Column, Table, read_parquet, write_parquet};
 use kvlab_sim::trace::synth::{BranchParams, SyntheticBranches};
 use kvlab_sim::trace::{
-    Dtype, Leftover, Prefix, Problem, Request, StoredBranches, StoredFields, StoredRequests, Trace, TraceError,
-    TraceHeader, TraceSource, TraceWriter, verify,
+    Dtype, Leftover, Prefix, Problem, Request, StoredBranches, StoredFields, StoredRequests, Trace,
+    TraceError, TraceHeader, TraceSource, TraceWriter, verify,
 };
 use std::fs;
 
@@ -103,6 +103,15 @@ fn an_interrupted_recording_of_problems_goes_on() {
     }
 }
 
+#[test]
+fn interrupted_before_the_last_rename_it_is_only_moved() {
+    let folder = written();
+    let finished = files(&folder.trace());
+    fs::rename(folder.trace(), folder.partial()).unwrap();
+    trees().write(&folder.trace(), Leftover::Resume).unwrap();
+    assert_eq!(files(&folder.trace()), finished);
+}
+
 /// The header that the generator writes, read back from what it wrote.
 fn header_of_trees() -> TraceHeader {
     let folder = written();
@@ -195,7 +204,12 @@ fn branch_facts_that_cannot_be_are_refused_with_their_place() {
     refused("cos_last, row 0", "branch_similarity", "cos_last", real(0, 1.5));
     refused("state, row 1", "branch_similarity", "state", int(1, 2));
     refused("branch, row 1", "branch_outcomes", "branch", int(1, 0));
-    refused("prefix, row 0 of the problem: found `roots`", "branch_outcomes", "prefix", text(0, Some("roots")));
+    refused(
+        "prefix, row 0 of the problem: found `roots`",
+        "branch_outcomes",
+        "prefix",
+        text(0, Some("roots")),
+    );
     refused("prefix, row 0 of the problem: found nothing", "branch_outcomes", "prefix", text(0, None));
     refused("accepted: an answer, since it is correct", "branch_outcomes", "answer", |column| {
         if let Column::Text(values) = column {
@@ -310,6 +324,7 @@ fn requests_come_back_in_batches_and_need_nothing_else() {
         })
         .unwrap();
     assert_eq!(found, all);
-    let error = trace.layer(kvlab_sim::types::SeqIdx::new(0), kvlab_sim::types::LayerIdx::new(0)).unwrap_err();
+    let error =
+        trace.layer(kvlab_sim::types::SeqIdx::new(0), kvlab_sim::types::LayerIdx::new(0)).unwrap_err();
     assert!(matches!(error, TraceError::OutOfRange { .. } | TraceError::MissingField { .. }), "{error}");
 }

@@ -3,6 +3,7 @@
 //! Fixtures are never changed. A new version gets a folder of its own under `tests/golden/traces/`:
 //! add its number below, then run `cargo test --test suite -- --ignored trace::fixture::make_the_current_fixture`.
 
+use super::branches::{problems, with_branches};
 use super::support::{Recorded, SHAPE, recorded_header};
 use super::weights::{values, with_weights};
 use kvlab_sim::trace::{
@@ -52,6 +53,8 @@ fn every_released_version_still_opens() {
         let is_old = *version == TraceVersion { major: 1, minor: 0 };
         assert_eq!(trace.unembedding().is_err(), is_old);
         assert_eq!(trace.rope().unwrap().inv_freq.is_none(), is_old);
+        let found: Vec<_> = (0..trace.problems()).map(|index| trace.problem(index).unwrap()).collect();
+        assert_eq!(found, if is_old { Vec::new() } else { problems() });
         for layer in SHAPE.layer_ids().filter(|_| !is_old) {
             let w_o = trace.w_o(layer).unwrap();
             assert_eq!(w_o.as_slice().unwrap(), values(Weight::WO(layer)));
@@ -62,13 +65,16 @@ fn every_released_version_still_opens() {
 #[test]
 #[ignore = "writes into the source tree; only for a new version of the format"]
 fn make_the_current_fixture() {
-    let header = with_weights(recorded_header(Dtype::F16));
+    let header = with_branches(with_weights(recorded_header(Dtype::F16)));
     let mut writer = TraceWriter::create(&fixture(TRACE_VERSION), header, Leftover::Discard).unwrap();
     for weight in writer.missing_weights() {
         writer.put_weight(weight, &values(weight)).unwrap();
     }
     for sequence in sequences() {
         sequence.record(&mut writer, &[4]).unwrap();
+    }
+    for problem in problems() {
+        writer.push_problem(&problem).unwrap();
     }
     // The digest to enter above is the first word of `manifest.sha256`.
     writer.finish().unwrap();

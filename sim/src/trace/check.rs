@@ -1,8 +1,8 @@
 //! Which manifests are accepted. A manifest that passed can be used without further questions about its numbers.
 
 use super::facts_schema::{
-    BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, BRANCHES, LENS, LENS_TOP,
-    REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
+    BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, BRANCHES, LENS,
+    LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
 };
 use super::manifest::{Manifest, NO_SEQUENCES, ProblemInfo};
 use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, TraceVersion, Weight};
@@ -263,7 +263,8 @@ impl Checker<'_> {
     fn sequences(&self) -> Result<(), TraceError> {
         let may_be_none = self.manifest.requires.iter().any(|word| word == NO_SEQUENCES);
         if self.manifest.sequences.is_empty() != may_be_none {
-            let found = format!("{} sequences, requires {:?}", self.manifest.sequences.len(), self.manifest.requires);
+            let found =
+                format!("{} sequences, requires {:?}", self.manifest.sequences.len(), self.manifest.requires);
             let accepted = format!("at least 1 sequence, or none and `{NO_SEQUENCES}` in `requires`");
             return Err(self.malformed("sequences", found, accepted));
         }
@@ -311,7 +312,8 @@ impl Checker<'_> {
             || manifest.branches.is_some() != manifest.holds("branch_tokens.token")
             || manifest.branches.is_some() != manifest.holds("branch_outcomes.answer")
         {
-            let accepted = "`branches` with the fields of branches, branch_tokens and branch_outcomes, or none of them";
+            let accepted =
+                "`branches` with the fields of branches, branch_tokens and branch_outcomes, or none of them";
             return Err(self.malformed("branches", "some of them", accepted));
         }
         for optional in ["branch_similarity.cos_last", "branch_steps.token", "branch_verdicts.p_yes"] {
@@ -331,27 +333,42 @@ impl Checker<'_> {
                 }
                 if u64::from(info.outcomes) > 2 * u64::from(info.branches) || info.verdicts > info.outcomes {
                     let found = format!("{} outcomes, {} verdicts", info.outcomes, info.verdicts);
-                    return Err(self.malformed(place("outcomes"), found, "at most two a branch, one verdict each"));
+                    return Err(self.malformed(
+                        place("outcomes"),
+                        found,
+                        "at most two a branch, one verdict each",
+                    ));
                 }
             }
             let tokens = [("yes_token", branches.yes_token), ("no_token", branches.no_token)];
-            if let Some((key, id)) =
-                tokens.into_iter().find_map(|(key, id)| Some((key, id.filter(|&id| id >= manifest.shape.vocab)?)))
+            if let Some((key, id)) = tokens
+                .into_iter()
+                .find_map(|(key, id)| Some((key, id.filter(|&id| id >= manifest.shape.vocab)?)))
             {
-                return Err(self.malformed(format!("branches.{key}"), id, format!("below {}", manifest.shape.vocab)));
+                return Err(self.malformed(
+                    format!("branches.{key}"),
+                    id,
+                    format!("below {}", manifest.shape.vocab),
+                ));
             }
         }
         if manifest.requests.is_some() != manifest.holds("requests.timestamp_ms")
             || manifest.requests.is_some() != manifest.holds("request_blocks.hash")
         {
-            return Err(self.malformed("requests", "some of them", "`requests` with all its fields, or none of them"));
+            return Err(self.malformed(
+                "requests",
+                "some of them",
+                "`requests` with all its fields, or none of them",
+            ));
         }
         if manifest.requests.as_ref().is_some_and(|requests| requests.block_tokens == 0) {
             return Err(self.malformed("requests.block_tokens", 0, "at least 1"));
         }
-        manifest.derived_from.iter().enumerate().try_for_each(|(at, from)| {
-            self.digest(format!("derived_from[{at}].digest"), &from.digest)
-        })
+        manifest
+            .derived_from
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, from)| self.digest(format!("derived_from[{at}].digest"), &from.digest))
     }
 
     /// The shards of each sequence tile `0..len`, in order, each once.
@@ -406,9 +423,8 @@ impl Checker<'_> {
             previous = &table.path;
             self.path(&format!("{place}.path"), &table.path, "facts/", ".parquet")?;
             self.digest(format!("{place}.sha256"), &table.sha256)?;
-            let is_known = TABLES
-                .iter()
-                .any(|known| known.path == table.path && known.since <= self.manifest.format);
+            let is_known =
+                TABLES.iter().any(|known| known.path == table.path && known.since <= self.manifest.format);
             if !is_known && !self.manifest.format.is_newer_than(TRACE_VERSION) {
                 let accepted = format!("a table of format {}", self.manifest.format);
                 return Err(self.malformed(place, &table.path, accepted));
@@ -423,7 +439,8 @@ impl Checker<'_> {
         let total = |count: &dyn Fn(&ProblemInfo) -> u64| {
             problems.clone().fold(0_u64, |total, info| total.saturating_add(count(info)))
         };
-        let requests = self.manifest.requests.as_ref().map_or((0, 0), |requests| (requests.count, requests.blocks));
+        let requests =
+            self.manifest.requests.as_ref().map_or((0, 0), |requests| (requests.count, requests.blocks));
         for (path, field, rows) in [
             (BRANCHES, "branches.depth", total(&|info| info.branches.into())),
             (BRANCH_TOKENS, "branch_tokens.token", total(&|info| info.tokens)),

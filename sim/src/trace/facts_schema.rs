@@ -104,12 +104,27 @@ pub(crate) static TABLES: &[FactTable] = &[
             col("finish_reason", Kind::Text, "", "why generation stopped: `eos`, `length` or `stop`"),
             col("generated_tokens", Kind::Int, "tokens", "length of the generated text"),
             col("mean_top1_prob", Kind::Real, "", "C1: mean of the largest probability over the steps"),
-            col("geometric_mean_prob", Kind::Real, "", "C2: exp of the mean log-probability of the token taken"),
+            col(
+                "geometric_mean_prob",
+                Kind::Real,
+                "",
+                "C2: exp of the mean log-probability of the token taken",
+            ),
             col("min_prob", Kind::Real, "", "C3: smallest probability of a token taken"),
             col("mean_entropy_nats", Kind::Real, "nats", "mean entropy of the steps; C4 is its negative"),
-            col("mean_top20_surprise_nats", Kind::Real, "nats", "C5: mean over the steps of top20_surprise_nats"),
+            col(
+                "mean_top20_surprise_nats",
+                Kind::Real,
+                "nats",
+                "C5: mean over the steps of top20_surprise_nats",
+            ),
             col("mean_uniform_kl_nats", Kind::Real, "nats", "C6: mean over the steps of uniform_kl_nats"),
-            col("verdict_tokens", Kind::Int, "tokens", "length of the verifier's prompt; 0 when it was not run"),
+            col(
+                "verdict_tokens",
+                Kind::Int,
+                "tokens",
+                "length of the verifier's prompt; 0 when it was not run",
+            ),
         ],
     },
     FactTable {
@@ -119,9 +134,24 @@ pub(crate) static TABLES: &[FactTable] = &[
         columns: &[
             key("problem"),
             key("branch"),
-            col("state", Kind::Int, "", "key: 0 for the embedding output, s for the residual stream after layer s - 1"),
-            col("cos_last", Kind::Real, "", "cosine between the states at the last prompt token of root and branch"),
-            col("cos_mean", Kind::Real, "", "cosine between the root's last state and the mean over the branch's suffix"),
+            col(
+                "state",
+                Kind::Int,
+                "",
+                "key: 0 for the embedding output, s for the residual stream after layer s - 1",
+            ),
+            col(
+                "cos_last",
+                Kind::Real,
+                "",
+                "cosine between the states at the last prompt token of root and branch",
+            ),
+            col(
+                "cos_mean",
+                Kind::Real,
+                "",
+                "cosine between the root's last state and the mean over the branch's suffix",
+            ),
         ],
     },
     FactTable {
@@ -137,8 +167,18 @@ pub(crate) static TABLES: &[FactTable] = &[
             col("prob", Kind::Real, "", "its probability"),
             col("top1_prob", Kind::Real, "", "largest probability"),
             col("entropy_nats", Kind::Real, "nats", "entropy of the distribution"),
-            col("top20_surprise_nats", Kind::Real, "nats", "mean of -ln p over the min(20, vocab) most likely tokens"),
-            col("uniform_kl_nats", Kind::Real, "nats", "KL divergence from the uniform distribution to this one"),
+            col(
+                "top20_surprise_nats",
+                Kind::Real,
+                "nats",
+                "mean of -ln p over the min(20, vocab) most likely tokens",
+            ),
+            col(
+                "uniform_kl_nats",
+                Kind::Real,
+                "nats",
+                "KL divergence from the uniform distribution to this one",
+            ),
             col("in_answer", Kind::Bool, "", "whether the token belongs to the answer found"),
         ],
     },
@@ -151,7 +191,12 @@ pub(crate) static TABLES: &[FactTable] = &[
             key("branch"),
             key("pos"),
             col("token", Kind::Int, "", "vocabulary id in the branch's own prompt"),
-            col("in_prefix", Kind::Bool, "", "whether it belongs to the prefix, true exactly for pos < prefix_tokens"),
+            col(
+                "in_prefix",
+                Kind::Bool,
+                "",
+                "whether it belongs to the prefix, true exactly for pos < prefix_tokens",
+            ),
         ],
     },
     FactTable {
@@ -167,11 +212,21 @@ pub(crate) static TABLES: &[FactTable] = &[
             col("raw_p_yes", Kind::Real, "", "the same without the final norm"),
             col("entropy_nats", Kind::Real, "nats", "entropy over the vocabulary, with the final norm"),
             col("raw_entropy_nats", Kind::Real, "nats", "the same without the final norm"),
-            col("top1_token", Kind::Int, "", "id of the largest logit, with the final norm; ties go to the lower id"),
+            col(
+                "top1_token",
+                Kind::Int,
+                "",
+                "id of the largest logit, with the final norm; ties go to the lower id",
+            ),
             col("top1_prob", Kind::Real, "", "its probability"),
             col("top2_prob", Kind::Real, "", "the second largest probability"),
             col("cos_previous", Kind::Real, "", "cosine with the state before the layer"),
-            col("js_previous_nats", Kind::Real, "nats", "Jensen-Shannon divergence to the distribution before the layer"),
+            col(
+                "js_previous_nats",
+                Kind::Real,
+                "nats",
+                "Jensen-Shannon divergence to the distribution before the layer",
+            ),
         ],
     },
     FactTable {
@@ -181,15 +236,35 @@ pub(crate) static TABLES: &[FactTable] = &[
         columns: &[
             key("problem"),
             col("branch", Kind::Int, "", "key: 0 is the root prefix"),
-            optional(col("parent", Kind::Int, "", "the branch it grows from, a smaller number; absent for the root")),
+            optional(col(
+                "parent",
+                Kind::Int,
+                "",
+                "the branch it grows from, a smaller number; absent for the root",
+            )),
             col("depth", Kind::Int, "", "edges to the root"),
-            optional(col("seq", Kind::Int, "", "the recorded sequence whose prompt this is, if there is one")),
+            optional(col(
+                "seq",
+                Kind::Int,
+                "",
+                "the recorded sequence whose prompt this is, if there is one",
+            )),
             col("wording", Kind::Int, "", "template of the prefix; the root's is 0"),
-            col("wording_level", Kind::Int, "", "0 identical, 1 minor rewording, 2 other structure, 3 other framing"),
+            col(
+                "wording_level",
+                Kind::Int,
+                "",
+                "0 identical, 1 minor rewording, 2 other structure, 3 other framing",
+            ),
             optional(col("hint", Kind::Int, "", "hint in the suffix, if there is one")),
             col("prefix_tokens", Kind::Int, "tokens", "own prefix"),
             col("suffix_tokens", Kind::Int, "tokens", "what follows the prefix in the prompt"),
-            col("prompt_sha256", Kind::Text, "", "SHA-256 of the prompt's ids as little-endian 32-bit numbers"),
+            col(
+                "prompt_sha256",
+                Kind::Text,
+                "",
+                "SHA-256 of the prompt's ids as little-endian 32-bit numbers",
+            ),
         ],
     },
     FactTable {
@@ -201,13 +276,38 @@ pub(crate) static TABLES: &[FactTable] = &[
             key("pos"),
             key("layer"),
             col("entropy_nats", Kind::Real, "nats", "entropy of softmax(unembed(final_norm(hidden)))"),
-            col("raw_entropy_nats", Kind::Real, "nats", "entropy of softmax(unembed(hidden)), without the final norm"),
-            col("logsumexp", Kind::Real, "nats", "log of the sum of exp(logit) over the vocabulary, with the final norm"),
-            col("raw_logsumexp", Kind::Real, "nats", "log of the sum of exp(logit) over the vocabulary, without the final norm"),
-            col("top1_token", Kind::Int, "", "vocabulary id of the largest logit, with the final norm; ties go to the lower id"),
+            col(
+                "raw_entropy_nats",
+                Kind::Real,
+                "nats",
+                "entropy of softmax(unembed(hidden)), without the final norm",
+            ),
+            col(
+                "logsumexp",
+                Kind::Real,
+                "nats",
+                "log of the sum of exp(logit) over the vocabulary, with the final norm",
+            ),
+            col(
+                "raw_logsumexp",
+                Kind::Real,
+                "nats",
+                "log of the sum of exp(logit) over the vocabulary, without the final norm",
+            ),
+            col(
+                "top1_token",
+                Kind::Int,
+                "",
+                "vocabulary id of the largest logit, with the final norm; ties go to the lower id",
+            ),
             col("top1_logit", Kind::Real, "nats", "largest logit, with the final norm"),
             col("top1_prob", Kind::Real, "", "exp(top1_logit - logsumexp)"),
-            col("agrees_with_last", Kind::Bool, "", "whether top1_token equals that of the last layer at the same position"),
+            col(
+                "agrees_with_last",
+                Kind::Bool,
+                "",
+                "whether top1_token equals that of the last layer at the same position",
+            ),
         ],
     },
     FactTable {
@@ -230,7 +330,12 @@ pub(crate) static TABLES: &[FactTable] = &[
         columns: &[
             key("request"),
             key("block"),
-            col("hash", Kind::Int, "", "id of the block: equal ids mean equal tokens in it and in all blocks before it"),
+            col(
+                "hash",
+                Kind::Int,
+                "",
+                "id of the block: equal ids mean equal tokens in it and in all blocks before it",
+            ),
         ],
     },
     FactTable {
@@ -352,7 +457,8 @@ mod tests {
     fn tables_are_sorted_and_begin_with_their_keys() {
         assert!(TABLES.windows(2).all(|pair| pair[0].path < pair[1].path));
         for table in TABLES {
-            let keys: Vec<&str> = table.columns[..table.axes.len()].iter().map(|column| column.name).collect();
+            let keys: Vec<&str> =
+                table.columns[..table.axes.len()].iter().map(|column| column.name).collect();
             assert_eq!(keys, table.axes, "{}", table.path);
             assert!(table.fields().iter().all(|column| column.doc != "key"), "{}", table.path);
         }

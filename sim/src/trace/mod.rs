@@ -23,14 +23,16 @@ mod weights;
 mod writer;
 
 pub use branches::{
-    Branch, BranchStep, Confidences, Outcome, Prefix, Problem, Similarity, StoredBranches, Verdict, VerdictLayer,
+    Branch, BranchStep, Confidences, Outcome, Prefix, Problem, Similarity, StoredBranches, Verdict,
+    VerdictLayer,
 };
 pub use error::{PathFault, TraceError};
 pub use facts::LensTable;
 pub use field::{Dtype, FIELDS, Field, field};
 pub use manifest::{
-    BranchesInfo, DecodingInfo, DerivedFrom, FieldInfo, KeyState, Manifest, ModelInfo, NormInfo, ProblemInfo, RequestsInfo, RopeInfo, RuntimeInfo, SequenceInfo,
-    ShardInfo, SyntheticInfo, TableInfo, ToolInfo, WeightInfo, WorkloadInfo,
+    BranchesInfo, DecodingInfo, DerivedFrom, FieldInfo, KeyState, Manifest, ModelInfo, NormInfo, ProblemInfo,
+    RequestsInfo, RopeInfo, RuntimeInfo, SequenceInfo, ShardInfo, SyntheticInfo, TableInfo, ToolInfo,
+    WeightInfo, WorkloadInfo,
 };
 pub use reader::Trace;
 pub use requests::{Request, StoredRequests};

@@ -3,16 +3,16 @@
 //! Opening reads the manifest and asks for the size of every file. A tensor is read when it is asked for; the map of
 //! its shard is dropped afterwards, so memory does not grow with the trace. [`super::verify`] reads everything.
 
-use super::facts::{self, LensTable};
-use super::folder::{self, open_inside, sha256_of_file};
 use super::branches::{self, Problem};
+use super::facts::{self, LensTable};
 use super::facts_schema::{
     BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, LENS, LENS_TOP,
     REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS, place,
 };
+use super::folder::{self, open_inside, sha256_of_file};
 use super::manifest::{Manifest, ProblemInfo};
-use super::requests::{self, Request};
 use super::map::map;
+use super::requests::{self, Request};
 use super::shard::{self, Layout, TensorField};
 use super::source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
 use super::{RopeInfo, SequenceInfo, ShardInfo, TraceError, Weight, weights};

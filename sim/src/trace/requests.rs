@@ -62,7 +62,11 @@ pub(super) fn check(
     for (at, request) in (first..).zip(requests) {
         let what = |part: &str| format!("request {at}: {part}");
         if request.timestamp_ms < arrival || i64::try_from(request.timestamp_ms).is_err() {
-            return Err(TraceError::chunk(what("timestamp_ms"), request.timestamp_ms, format!("at least {arrival}")));
+            return Err(TraceError::chunk(
+                what("timestamp_ms"),
+                request.timestamp_ms,
+                format!("at least {arrival}"),
+            ));
         }
         arrival = request.timestamp_ms;
         let most = u64::from(request.input_tokens.div_ceil(stored.block_tokens.max(1)));

@@ -117,11 +117,21 @@ fn check_requests(trace: &Trace) -> Result<u64, TraceError> {
         let most = u64::from(request.input_tokens.div_ceil(info.block_tokens));
         if request.hashes.len() as u64 > most {
             let accepted = format!("at most {most}, one for each {} tokens", info.block_tokens);
-            return Err(TraceError::malformed(&path, format!("blocks, request {at}"), request.hashes.len(), accepted));
+            return Err(TraceError::malformed(
+                &path,
+                format!("blocks, request {at}"),
+                request.hashes.len(),
+                accepted,
+            ));
         }
         if request.timestamp_ms < last {
             let accepted = format!("at least {last}");
-            return Err(TraceError::malformed(&path, format!("timestamp_ms, request {at}"), request.timestamp_ms, accepted));
+            return Err(TraceError::malformed(
+                &path,
+                format!("timestamp_ms, request {at}"),
+                request.timestamp_ms,
+                accepted,
+            ));
         }
         last = request.timestamp_ms;
         blocks += request.hashes.len() as u64;

@@ -15,7 +15,11 @@ use std::path::PathBuf;
 pub(crate) type Read<'a> = &'a dyn Fn(&'static str) -> Result<(Table, PathBuf), TraceError>;
 
 /// The problem that `info` announces.
-pub(crate) fn problem(info: &ProblemInfo, manifest: &Manifest, read: Read<'_>) -> Result<Problem, TraceError> {
+pub(crate) fn problem(
+    info: &ProblemInfo,
+    manifest: &Manifest,
+    read: Read<'_>,
+) -> Result<Problem, TraceError> {
     let mut branches = branch_rows(info, manifest, read)?;
     token_rows(info, &mut branches, &manifest.shape, read)?;
     if manifest.holds("branch_similarity.cos_last") {
@@ -55,7 +59,12 @@ fn branch_rows(info: &ProblemInfo, manifest: &Manifest, read: Read<'_>) -> Resul
                 Some(parent) if (parent as usize) < row => depths[parent as usize] + 1,
                 other => {
                     let found = other.map_or("nothing".to_owned(), |parent| parent.to_string());
-                    return Err(facts.bad("parent", row, found, "an earlier branch, nothing for branch 0 only"));
+                    return Err(facts.bad(
+                        "parent",
+                        row,
+                        found,
+                        "an earlier branch, nothing for branch 0 only",
+                    ));
                 }
             };
             facts.expect("depth", row, depth)?;
@@ -64,7 +73,8 @@ fn branch_rows(info: &ProblemInfo, manifest: &Manifest, read: Read<'_>) -> Resul
             if let Some(seq) = seq.filter(|&seq| seq as usize >= manifest.sequences.len()) {
                 return Err(facts.bad("seq", row, seq, format!("below {}", manifest.sequences.len())));
             }
-            let (prefix_len, suffix) = (facts.count("prefix_tokens", row)?, facts.count("suffix_tokens", row)?);
+            let (prefix_len, suffix) =
+                (facts.count("prefix_tokens", row)?, facts.count("suffix_tokens", row)?);
             let wording_level = facts.count("wording_level", row)?;
             if wording_level > 3 {
                 return Err(facts.bad("wording_level", row, wording_level, "0 to 3"));
@@ -82,7 +92,12 @@ fn branch_rows(info: &ProblemInfo, manifest: &Manifest, read: Read<'_>) -> Resul
                 root: None,
             };
             let digest = facts.text("prompt_sha256", row).unwrap_or_default().to_owned();
-            Ok(Row { branch, tokens: u64::from(prefix_len) + u64::from(suffix), digest, verdict_tokens: [0; 2] })
+            Ok(Row {
+                branch,
+                tokens: u64::from(prefix_len) + u64::from(suffix),
+                digest,
+                verdict_tokens: [0; 2],
+            })
         })
         .collect()
 }
@@ -98,7 +113,12 @@ fn token_rows(
     let total = branches.iter().map(|row| row.tokens).sum::<u64>();
     if total != table.rows() as u64 || branches.iter().any(|row| row.tokens == 0) {
         let accepted = format!("{total}, the sum of prefix_tokens and suffix_tokens, none of them empty");
-        return Err(TraceError::malformed(&path, format!("rows of problem {}", info.problem), table.rows(), accepted));
+        return Err(TraceError::malformed(
+            &path,
+            format!("rows of problem {}", info.problem),
+            table.rows(),
+            accepted,
+        ));
     }
     let mut row = 0..table.rows();
     for (at, branch) in (0_i64..).zip(branches) {
@@ -116,7 +136,12 @@ fn token_rows(
         let found = branch.prompt_sha256();
         if found != *digest {
             let place = format!("problem {}, branch {at}", info.problem);
-            return Err(TraceError::malformed(&path, place, format!("tokens with SHA-256 {found}"), digest.clone()));
+            return Err(TraceError::malformed(
+                &path,
+                place,
+                format!("tokens with SHA-256 {found}"),
+                digest.clone(),
+            ));
         }
     }
     Ok(())
@@ -229,7 +254,12 @@ fn step_rows(
     let expected = outcomes(branches).map(|(_, _, _, outcome)| u64::from(outcome.generated)).sum::<u64>();
     if expected != table.rows() as u64 {
         let place = format!("rows of problem {}", info.problem);
-        return Err(TraceError::malformed(&path, place, table.rows(), format!("{expected}, a row a generated token")));
+        return Err(TraceError::malformed(
+            &path,
+            place,
+            table.rows(),
+            format!("{expected}, a row a generated token"),
+        ));
     }
     let mut row = 0..table.rows();
     for (at, prefix, _, outcome) in outcomes(branches) {

@@ -1,12 +1,12 @@
 //! A problem as rows of the branch tables.
 
 use super::{Confidences, Outcome, Prefix, Problem, StoredBranches, Verdict};
+use crate::table::Table;
 use crate::trace::TraceError;
 use crate::trace::facts_schema::{
     BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, BRANCHES, Rows,
 };
 use crate::trace::manifest::ProblemInfo;
-use crate::table::Table;
 use crate::types::ModelShape;
 
 /// What the writer refuses in a problem, before any of it is taken.
@@ -39,7 +39,13 @@ pub(crate) fn count(
         match branch.parent {
             None if at == 0 => {}
             Some(parent) if (parent as usize) < at => {}
-            other => return Err(refuse(place(at, "parent"), format!("{other:?}"), "an earlier branch; none for the root only")),
+            other => {
+                return Err(refuse(
+                    place(at, "parent"),
+                    format!("{other:?}"),
+                    "an earlier branch; none for the root only",
+                ));
+            }
         }
         if branch.tokens.is_empty() || (branch.prefix_len as usize) > branch.tokens.len() {
             let found = format!("{} of {} tokens", branch.prefix_len, branch.tokens.len());
@@ -59,7 +65,9 @@ pub(crate) fn count(
             let Some(outcome) = branch.outcome(prefix) else { continue };
             info.outcomes += 1;
             info.steps += outcome.steps.len() as u64;
-            check_outcome(outcome, stored, shape, &|what| place(at, &format!("{} outcome: {what}", prefix.word())))?;
+            check_outcome(outcome, stored, shape, &|what| {
+                place(at, &format!("{} outcome: {what}", prefix.word()))
+            })?;
             info.verdicts += u32::from(outcome.verdict.is_some());
         }
     }
@@ -77,7 +85,11 @@ fn check_outcome(
         return Err(refuse(place("steps"), outcome.steps.len(), steps));
     }
     if let Some(step) = outcome.steps.iter().find(|step| step.token.get() >= shape.vocab) {
-        return Err(refuse(place("steps"), format!("id {}", step.token), format!("ids below {}", shape.vocab)));
+        return Err(refuse(
+            place("steps"),
+            format!("id {}", step.token),
+            format!("ids below {}", shape.vocab),
+        ));
     }
     let c = outcome.confidences;
     let values = [
@@ -89,9 +101,10 @@ fn check_outcome(
         c.mean_uniform_kl_nats,
     ];
     finite(values.into_iter(), || place("confidences"))?;
-    let steps = outcome.steps.iter().flat_map(|s| {
-        [s.prob, s.top1_prob, s.entropy_nats, s.top20_surprise_nats, s.uniform_kl_nats]
-    });
+    let steps = outcome
+        .steps
+        .iter()
+        .flat_map(|s| [s.prob, s.top1_prob, s.entropy_nats, s.top20_surprise_nats, s.uniform_kl_nats]);
     finite(steps, || place("steps"))?;
     if !outcome.steps.is_empty() && Confidences::over(&outcome.steps) != c {
         return Err(refuse(place("confidences"), format!("{c:?}"), "those of the steps"));
@@ -100,10 +113,18 @@ fn check_outcome(
     let count = if stored.verdicts { usize::from(shape.layers) } else { 0 };
     if layers.len() != count || *prompt_tokens == 0 || !stored.verdicts {
         let found = format!("{} layers, {prompt_tokens} prompt tokens", layers.len());
-        return Err(refuse(place("verdict"), found, format!("{count} layers and at least 1 prompt token, when verdicts are stored")));
+        return Err(refuse(
+            place("verdict"),
+            found,
+            format!("{count} layers and at least 1 prompt token, when verdicts are stored"),
+        ));
     }
     if let Some(layer) = layers.iter().find(|layer| layer.top1.get() >= shape.vocab) {
-        return Err(refuse(place("verdict"), format!("id {}", layer.top1), format!("ids below {}", shape.vocab)));
+        return Err(refuse(
+            place("verdict"),
+            format!("id {}", layer.top1),
+            format!("ids below {}", shape.vocab),
+        ));
     }
     let reals = layers.iter().flat_map(|l| {
         [
@@ -156,7 +177,8 @@ impl BranchRows {
                         rows.int(6, branch.wording_level);
                         rows.optional_int(7, branch.hint.map(i64::from));
                         rows.int(8, branch.prefix_len);
-                        let suffix = u32::try_from(branch.tokens.len()).unwrap_or(u32::MAX) - branch.prefix_len;
+                        let suffix =
+                            u32::try_from(branch.tokens.len()).unwrap_or(u32::MAX) - branch.prefix_len;
                         rows.int(9, suffix);
                         rows.text(10, Some(&branch.prompt_sha256()));
                     }
@@ -214,7 +236,12 @@ pub(crate) fn tables(stored: &StoredBranches) -> Vec<&'static str> {
     .collect()
 }
 
-fn outcome_rows(path: &str, rows: &mut Rows, (problem, branch, prefix): (u32, u32, Prefix), outcome: &Outcome) {
+fn outcome_rows(
+    path: &str,
+    rows: &mut Rows,
+    (problem, branch, prefix): (u32, u32, Prefix),
+    outcome: &Outcome,
+) {
     let key = |rows: &mut Rows| {
         rows.int(0, problem);
         rows.int(1, branch);

@@ -215,7 +215,8 @@ impl Problem {
     pub fn depths(&self) -> Vec<u32> {
         let mut depths: Vec<u32> = Vec::with_capacity(self.branches.len());
         for branch in &self.branches {
-            let depth = branch.parent.and_then(|parent| depths.get(parent as usize)).map_or(0, |depth| depth + 1);
+            let depth =
+                branch.parent.and_then(|parent| depths.get(parent as usize)).map_or(0, |depth| depth + 1);
             depths.push(depth);
         }
         depths

@@ -38,7 +38,8 @@ fn check_prompts(trace: &Trace, index: u32, problem: &Problem) -> Result<(), Tra
         let tokens = trace.tokens(seq)?;
         if tokens.get(..prompt) != Some(&branch.tokens) {
             let path = trace.path().join(BRANCH_TOKENS);
-            let found = format!("{} tokens that are not those of the prompt of sequence {seq}", branch.tokens.len());
+            let found =
+                format!("{} tokens that are not those of the prompt of sequence {seq}", branch.tokens.len());
             return Err(TraceError::malformed(
                 &path,
                 format!("problem {index}, branch {at}"),
@@ -56,10 +57,20 @@ fn check_outcome(trace: &Trace, place: &str, outcome: &Outcome, is_gradable: boo
     };
     if outcome.correct.is_some() && !is_gradable {
         let found = format!("{:?}", outcome.correct);
-        return bad(BRANCH_OUTCOMES, "correct".to_owned(), found, "nothing: the problem has no expected answer");
+        return bad(
+            BRANCH_OUTCOMES,
+            "correct".to_owned(),
+            found,
+            "nothing: the problem has no expected answer",
+        );
     }
     if outcome.correct == Some(true) && outcome.answer.is_none() {
-        return bad(BRANCH_OUTCOMES, "answer".to_owned(), "nothing".to_owned(), "an answer, since it is correct");
+        return bad(
+            BRANCH_OUTCOMES,
+            "answer".to_owned(),
+            "nothing".to_owned(),
+            "an answer, since it is correct",
+        );
     }
     let most = num::ln(f64::from(trace.shape().vocab));
     #[expect(clippy::cast_possible_truncation, reason = "compared with a slack")]
@@ -71,7 +82,12 @@ fn check_outcome(trace: &Trace, place: &str, outcome: &Outcome, is_gradable: boo
     }
     if !outcome.steps.is_empty() && Confidences::over(&outcome.steps) != outcome.confidences {
         let (found, expected) = (outcome.confidences, Confidences::over(&outcome.steps));
-        return bad(BRANCH_OUTCOMES, "confidences".to_owned(), format!("{found:?}"), &format!("{expected:?}"));
+        return bad(
+            BRANCH_OUTCOMES,
+            "confidences".to_owned(),
+            format!("{found:?}"),
+            &format!("{expected:?}"),
+        );
     }
     for (layer, facts) in outcome.verdict.iter().flat_map(|verdict| &verdict.layers).enumerate() {
         if let Some((what, found, accepted)) = layer_fault(facts, most) {

@@ -29,8 +29,7 @@ use std::path::Path;
 /// Id of the workload.
 pub const BRANCH_TREES: &str = "branch-trees";
 /// What it is for, in one line.
-pub const BRANCH_TREES_SUMMARY: &str =
-    "branch trees without tensors: similarity by wording, correctness, confidences and verifier entropies under control";
+pub const BRANCH_TREES_SUMMARY: &str = "branch trees without tensors: similarity by wording, correctness, confidences and verifier entropies under control";
 
 /// Levels of the eight wordings.
 const LEVELS: [u32; 8] = [0, 1, 1, 2, 2, 2, 3, 3];
@@ -131,7 +130,11 @@ impl SyntheticBranches {
         });
         if nodes.is_none_or(|nodes| nodes >= 1 << 19) {
             let found = format!("{} branches to depth {}", params.branches, params.depth);
-            return Err(TraceError::Spec { what: "branches", found, accepted: "fewer than 2^19 nodes a problem".to_owned() });
+            return Err(TraceError::Spec {
+                what: "branches",
+                found,
+                accepted: "fewer than 2^19 nodes a problem".to_owned(),
+            });
         }
         Ok(Self { shape, seed, params })
     }
@@ -143,8 +146,13 @@ impl SyntheticBranches {
     }
 
     fn stream(&self, problem: u32, branch: u32, part: u16) -> Stream {
-        StreamKey { seq: problem, branch, layer: part, ..StreamKey::new(self.seed, Purpose::Workload, BRANCH_TREES) }
-            .stream()
+        StreamKey {
+            seq: problem,
+            branch,
+            layer: part,
+            ..StreamKey::new(self.seed, Purpose::Workload, BRANCH_TREES)
+        }
+        .stream()
     }
 
     fn draw_tokens(&self, stream: &mut Stream, count: u32) -> Vec<TokenId> {
@@ -187,7 +195,14 @@ impl SyntheticBranches {
         }
     }
 
-    fn branch(&self, (problem, at): (u32, u32), ease: f64, before: &[Branch], parent: usize, child: u32) -> Branch {
+    fn branch(
+        &self,
+        (problem, at): (u32, u32),
+        ease: f64,
+        before: &[Branch],
+        parent: usize,
+        child: u32,
+    ) -> Branch {
         let params = &self.params;
         let above = &before[parent];
         let (wording, wording_level) = match above.parent {
@@ -329,7 +344,11 @@ impl SyntheticBranches {
         let name = format!("synthetic-{BRANCH_TREES}");
         let header = TraceHeader {
             synthetic: Some(SyntheticInfo { generator: BRANCH_TREES.to_owned(), seed: self.seed }),
-            tool: ToolInfo { name: "kvlab".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), revision: None },
+            tool: ToolInfo {
+                name: "kvlab".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                revision: None,
+            },
             model: ModelInfo {
                 name,
                 family: "synthetic".to_owned(),
@@ -472,7 +491,8 @@ mod tests {
                 flipped[branch.wording_level as usize] += u32::from(own.correct != root.correct);
             }
         }
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap());
+        let mean =
+            |values: &[f64]| values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap());
         assert!((mean(&right) - mean(&wrong) - 0.2).abs() < 0.03, "{} {}", mean(&right), mean(&wrong));
         let share = f64::from(u32::try_from(right.len()).unwrap()) / 480.0;
         assert!((share - 0.55).abs() < 0.08, "{share}");

@@ -6,8 +6,8 @@ use super::header::{Chunk, TraceHeader};
 use super::journal::Journal;
 use crate::num;
 use crate::table::{GroupWriter, Table, TableFile};
-use crate::trace::folder::{self, sha256_of_file};
 use crate::trace::facts_schema::{LENS, LENS_TOP, TOKENS};
+use crate::trace::folder::{self, sha256_of_file};
 use crate::trace::manifest::TableInfo;
 use crate::trace::{LensRow, TraceError, facts_schema as schema};
 use crate::types::{LayerIdx, Pos, TokenId};
@@ -226,8 +226,7 @@ pub(super) fn write_parts(
         let inside = part_path(name, table);
         let path = root.join(&inside);
         let file = File::create(&path).map_err(|error| TraceError::io(&path, error))?;
-        let mut writer =
-            GroupWriter::start(BufWriter::new(file), &rows, &path).map_err(TraceError::table)?;
+        let mut writer = GroupWriter::start(BufWriter::new(file), &rows, &path).map_err(TraceError::table)?;
         writer.write_group(&rows).map_err(TraceError::table)?;
         close(writer, &path, inside, rows.rows() as u64)
     };

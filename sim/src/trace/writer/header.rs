@@ -1,12 +1,12 @@
 //! What a recorder hands in: the header once, then sequences in chunks of positions.
 
 use super::facts::LensPosition;
+use crate::trace::facts_schema::{LENS, LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS};
 use crate::trace::manifest::{
     DecodingInfo, FieldInfo, Manifest, ModelInfo, RopeInfo, RuntimeInfo, SequenceInfo, SyntheticInfo,
     ToolInfo, WorkloadInfo,
 };
 use crate::trace::shard::TensorField;
-use crate::trace::facts_schema::{LENS, LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS};
 use crate::trace::{
     BranchesInfo, DerivedFrom, Dtype, FIELDS, RequestsInfo, StoredBranches, StoredRequests, StoredWeights,
     TRACE_VERSION, TraceError, branches,
@@ -250,7 +250,10 @@ impl TraceHeader {
         {
             return refuse("branches", format!("verifier token {id}"), "ids below the vocabulary size");
         }
-        if self.synthetic.is_none() && self.requests.is_none() && (self.runtime.is_none() || self.model.weights_sha256.is_none()) {
+        if self.synthetic.is_none()
+            && self.requests.is_none()
+            && (self.runtime.is_none() || self.model.weights_sha256.is_none())
+        {
             let accepted = "`runtime` and `model.weights_sha256`, unless `synthetic` is given";
             return refuse("header", "a recorded trace without them".to_owned(), accepted);
         }

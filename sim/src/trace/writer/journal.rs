@@ -88,26 +88,22 @@ impl Journal {
         let lock = lock(root)?;
         if has_leftover
             && leftover == Leftover::Resume
-            && let Some((entries, weights, digest)) = sealed_entries(root, header)?
+            && let Some((entries, batches, weights, digest)) = sealed_entries(root, header)?
         {
-            return Ok(Self {
-                root: root.to_owned(),
-                folders,
-                entries,
-                weights,
-                sealed: Some(digest),
-                _lock: lock,
-            });
+            let root = root.to_owned();
+            return Ok(Self { root, folders, entries, batches, weights, sealed: Some(digest), _lock: lock });
         }
         let header_path = root.join(HEADER);
-        let (entries, batches, weights) = if has_leftover && leftover == Leftover::Resume && header_path.exists() {
-            check_header(&header_path, header)?;
-            (finished_entries(root), finished_batches(root), finished_weights(root, header))
-        } else {
-            (Vec::new(), Vec::new(), Vec::new())
-        };
+        let (entries, batches, weights) =
+            if has_leftover && leftover == Leftover::Resume && header_path.exists() {
+                check_header(&header_path, header)?;
+                (finished_entries(root), finished_batches(root), finished_weights(root, header))
+            } else {
+                (Vec::new(), Vec::new(), Vec::new())
+            };
         let parts: Vec<&TableInfo> = batches.iter().flat_map(|batch: &Batch| &batch.parts).collect();
-        let batch_files = (0..batches.len()).map(batch_path).chain(parts.iter().map(|part| part.path.clone()));
+        let batch_files =
+            (0..batches.len()).map(batch_path).chain(parts.iter().map(|part| part.path.clone()));
         remove_strangers(root, &folders, &entries, &weights, batch_files.collect())?;
         if entries.is_empty() && batches.is_empty() && weights.is_empty() {
             let bytes = to_json(header, &header_path)?;
@@ -209,8 +205,8 @@ fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
     Err(TraceError::ResumeMismatch { path: path.parent().unwrap_or(path).to_owned(), part: part.to_owned() })
 }
 
-/// Sequences, weights and the manifest's digest.
-type Sealed = (Vec<Entry>, Vec<WeightInfo>, String);
+/// Sequences, other facts, weights and the manifest's digest.
+type Sealed = (Vec<Entry>, Vec<Batch>, Vec<WeightInfo>, String);
 
 /// The content of a recording that was interrupted after its manifest was written.
 fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, TraceError> {
@@ -239,7 +235,16 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
         sequence,
         parts: Vec::new(),
     };
-    Ok(Some((manifest.sequences.iter().cloned().map(entry).collect(), manifest.weights.clone(), digest)))
+    let problems = manifest.branches.iter().flat_map(|branches| &branches.problems);
+    let problems =
+        problems.map(|info| Batch { problem: Some(info.clone()), requests: None, parts: Vec::new() });
+    let requests = manifest.requests.iter().map(|requests| {
+        let batch = RequestBatch { count: requests.count, blocks: requests.blocks, last_ms: u64::MAX };
+        Batch { problem: None, requests: Some(batch), parts: Vec::new() }
+    });
+    let batches = problems.chain(requests).collect();
+    let entries = manifest.sequences.iter().cloned().map(entry).collect();
+    Ok(Some((entries, batches, manifest.weights.clone(), digest)))
 }
 
 /// Whether files have the size and digest on record.

@@ -289,7 +289,11 @@ impl TraceWriter {
         }
         let Self { target, root, header, journal, .. } = self;
         if journal.entries.is_empty() && journal.batches.is_empty() && journal.sealed.is_none() {
-            return Err(TraceError::chunk("finish", "nothing", "a sequence, a problem or a request at least"));
+            return Err(TraceError::chunk(
+                "finish",
+                "nothing",
+                "a sequence, a problem or a request at least",
+            ));
         }
         let digest = match &journal.sealed {
             Some(digest) => digest.clone(),
