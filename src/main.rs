@@ -29,6 +29,7 @@ enum Verb {
     Validate(cmd::validate::Args),
     Inspect(cmd::inspect::Args),
     Model(cmd::model::Args),
+    Trace(cmd::trace::Args),
     List(cmd::list::Args),
 }
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Verb::Validate(args) => cmd::validate::run(&args),
         Verb::Inspect(args) => cmd::inspect::run(&args),
         Verb::Model(args) => cmd::model::run(&args),
+        Verb::Trace(args) => cmd::trace::run(&args),
         Verb::List(args) => cmd::list::run(&args),
     };
     exit::code(outcome)

@@ -256,7 +256,7 @@ fn a_full_standard_error_loses_nothing_and_force_spares_what_is_no_trace() {
 
 /// H13: with a budget that no sequence exceeds the policy never triggers, equals the full cache, and says so.
 #[test]
-fn a_budget_above_the_length_says_that_the_policy_never_triggered() {
+fn h13_a_budget_above_the_length_says_that_the_policy_never_triggered() {
     let folder = with_trace();
     let output = kvlab(
         folder.path(),

@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod families;
-mod gguf_files;
+pub(crate) mod gguf_files;
 mod model_check;
 mod parity;
 mod record;

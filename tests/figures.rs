@@ -4,6 +4,7 @@
 
 mod degenerate;
 mod fixture;
+mod fuzz;
 mod report;
 mod rows;
 mod xml;

@@ -5,10 +5,13 @@
 
 mod cli;
 mod contract;
+mod durability;
 mod engine;
 mod executor;
 mod fidelity;
 mod figures;
+mod fuzz;
+mod fuzz_models;
 mod golden;
 mod ledger;
 mod scenarios;

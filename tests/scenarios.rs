@@ -9,6 +9,25 @@ fn refusal(text: &str) -> String {
 
 const VALID: &str = "id: a\nwhy: b\neviction:\n  budgets: [64]\n  policies:\n    - use: full\n";
 
+/// H24: a key typed twice is refused at any depth, with both places; a name given to two anchors is legal YAML, and the later one holds.
+#[test]
+fn h24_a_key_typed_twice_is_refused_with_both_lines() {
+    for (text, lines) in [
+        (VALID.replace("eviction:\n", "eviction:\n  budgets: [512]\n"), ["line 5", "first on line 4"]),
+        (
+            VALID.replace("use: full", "use: full\n      label: x\n      label: y"),
+            ["line 8", "first on line 7"],
+        ),
+        (VALID.replace("id: a\n", "id: a\nid: c\n"), ["line 2", "first on line 1"]),
+    ] {
+        let error = refusal(&text);
+        assert!(lines.iter().all(|line| error.contains(line)) && error.contains("duplicate"), "{error}");
+    }
+    let text = VALID.replace("why: b", "why: &n b").replace("[64]", "[&n 64, &n 128]");
+    let scenario = Scenario::parse(&text, "s").unwrap();
+    assert_eq!(scenario.eviction.unwrap().budgets, [64, 128]);
+}
+
 #[test]
 fn mistakes_are_named_with_file_line_and_column() {
     assert!(Scenario::parse(VALID, "study.yaml").is_ok());

@@ -2,11 +2,15 @@
 
 mod branches;
 mod corruption;
+mod edit;
 mod facts;
 mod fixture;
 mod hostile;
+mod looking;
 mod mutation;
 mod recording;
 mod round_trip;
 mod support;
 mod weights;
+
+pub(crate) use support::{files, reseal, seal_manifest};

@@ -5,6 +5,7 @@ use crate::figure::{Figure, Outcome, missing};
 use crate::registry::{FIGURES, figure};
 use crate::sidecar;
 use kvlab_sim::results::Results;
+use kvlab_sim::table::write_together;
 use std::path::{Path, PathBuf};
 
 /// What became of a figure.
@@ -35,7 +36,7 @@ pub enum Status {
 /// # Errors
 /// When a file cannot be written or the drawing backend fails. A figure without data is no error.
 pub fn render_all(results: &Results, folder: &Path) -> Result<Vec<Rendered>, PlotsError> {
-    FIGURES.iter().map(|figure| render(*figure, results, folder)).collect()
+    render(FIGURES, results, folder)
 }
 
 /// Draws the figure called `id` into `folder`, which is made when it is not there.
@@ -43,7 +44,8 @@ pub fn render_all(results: &Results, folder: &Path) -> Result<Vec<Rendered>, Plo
 /// # Errors
 /// As for [`render_all`], and when there is no such figure.
 pub fn render_one(results: &Results, id: &str, folder: &Path) -> Result<Rendered, PlotsError> {
-    render(figure(id)?, results, folder)
+    let mut rendered = render(&[figure(id)?], results, folder)?;
+    Ok(rendered.remove(0))
 }
 
 /// Draws, or says why not: unmet needs first, then what the figure itself finds.
@@ -59,16 +61,28 @@ pub fn draw(figure: &dyn Figure, results: &Results) -> Result<Outcome, PlotsErro
     Ok(Outcome::nothing(format!("the tables have no {}", names.join(" and no "))))
 }
 
-fn render(figure: &dyn Figure, results: &Results, folder: &Path) -> Result<Rendered, PlotsError> {
-    std::fs::create_dir_all(folder).map_err(|source| PlotsError::Io { path: folder.to_owned(), source })?;
-    match draw(figure, results)? {
-        Outcome::Drawn(drawing) => {
-            let files = sidecar::write(figure, &drawing, results, folder)?;
-            Ok(Rendered { id: figure.id(), status: Status::Drawn, files })
-        }
-        Outcome::Nothing(reason) => {
-            sidecar::remove(figure, folder)?;
-            Ok(Rendered { id: figure.id(), status: Status::NothingToDraw { reason }, files: Vec::new() })
+/// Draws everything before anything is written, so that a folder is never half new. What an earlier run left of a figure that now
+/// has nothing to draw is removed: no stale picture stays.
+fn render(
+    figures: &[&'static dyn Figure],
+    results: &Results,
+    folder: &Path,
+) -> Result<Vec<Rendered>, PlotsError> {
+    let (mut rendered, mut files, mut obsolete) = (Vec::new(), Vec::new(), Vec::new());
+    for &figure in figures {
+        match draw(figure, results)? {
+            Outcome::Drawn(drawing) => {
+                files.extend(sidecar::files(figure, &drawing, results)?);
+                let paths = sidecar::names(figure).map(|name| folder.join(name)).to_vec();
+                rendered.push(Rendered { id: figure.id(), status: Status::Drawn, files: paths });
+            }
+            Outcome::Nothing(reason) => {
+                obsolete.extend(sidecar::names(figure));
+                let status = Status::NothingToDraw { reason };
+                rendered.push(Rendered { id: figure.id(), status, files: Vec::new() });
+            }
         }
     }
+    write_together(folder, &files, &obsolete).map_err(|(path, source)| PlotsError::Io { path, source })?;
+    Ok(rendered)
 }

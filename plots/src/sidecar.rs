@@ -4,42 +4,20 @@ use crate::error::PlotsError;
 use crate::figure::{Drawing, Figure, evidence};
 use kvlab_sim::results::Results;
 use kvlab_sim::table::to_csv;
-use std::path::{Path, PathBuf};
 
-/// Writes `<id>.svg`, `<id>.csv` and `<id>.txt` into `folder` and returns their paths.
-pub(crate) fn write(
+/// `<id>.svg`, `<id>.csv` and `<id>.txt`: names and contents.
+pub(crate) fn files(
     figure: &dyn Figure,
     drawing: &Drawing,
     results: &Results,
-    folder: &Path,
-) -> Result<Vec<PathBuf>, PlotsError> {
-    let contents =
-        [("svg", drawing.svg()?), ("csv", to_csv(&drawing.data)), ("txt", note(figure, drawing, results))];
-    let mut files = Vec::new();
-    for (ending, text) in contents {
-        let path = path(figure, folder, ending);
-        std::fs::write(&path, text).map_err(|source| PlotsError::Io { path: path.clone(), source })?;
-        files.push(path);
-    }
-    Ok(files)
+) -> Result<Vec<(String, Vec<u8>)>, PlotsError> {
+    let contents = [drawing.svg()?, to_csv(&drawing.data), note(figure, drawing, results)];
+    Ok(names(figure).into_iter().zip(contents.map(String::into_bytes)).collect())
 }
 
-/// Removes what an earlier run left of a figure that now has nothing to draw, so that no stale picture stays.
-pub(crate) fn remove(figure: &dyn Figure, folder: &Path) -> Result<(), PlotsError> {
-    for ending in ["svg", "csv", "txt"] {
-        let path = path(figure, folder, ending);
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(PlotsError::Io { path, source });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn path(figure: &dyn Figure, folder: &Path, ending: &str) -> PathBuf {
-    folder.join(format!("{}.{ending}", figure.id()))
+/// The names of a figure's files.
+pub(crate) fn names(figure: &dyn Figure) -> [String; 3] {
+    ["svg", "csv", "txt"].map(|ending| format!("{}.{ending}", figure.id()))
 }
 
 fn note(figure: &dyn Figure, drawing: &Drawing, results: &Results) -> String {

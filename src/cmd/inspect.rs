@@ -1,34 +1,78 @@
 //! `kvlab inspect`: what a trace holds.
 
 use crate::exit::{CliError, Done};
-use crate::output;
-use kvlab_sim::trace::{Trace, TraceSource};
-use std::path::PathBuf;
+use crate::output::{self, Format, news};
+use kvlab_sim::observe::ChromeTrace;
+use kvlab_sim::run::timeline;
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::table::{Column, Table};
+use kvlab_sim::trace::{FieldStatistics, Summary, Trace, TraceSource, statistics, summary};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 
-/// Show what a trace holds: model, runtime, sequences, fields, and which studies it can serve.
+/// Show what a trace holds: model, runtime, sequences, size by field, which studies it can serve and what is missing for the others.
+///
+/// With `--chrome FILE` the trace is replayed through one eviction cell, and the timeline (requests, passes, evictions, memory) is
+/// written as the JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open. Times in it are virtual.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kvlab inspect my-trace --field lens.entropy_nats\n  kvlab inspect my-trace --chrome timeline.json --policy snapkv --budget 64"
+)]
 pub(crate) struct Args {
     /// Trace folder
     trace: PathBuf,
-    /// Print the manifest as JSON
+    /// Print manifest, sizes and studies as JSON
     #[arg(long)]
     json: bool,
+    /// Print numbers about one field, by layer where it has layers
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
+    /// How the numbers about a field are printed
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Write the timeline of a replay to this file
+    #[arg(long, value_name = "FILE")]
+    chrome: Option<PathBuf>,
+    /// With --chrome: a scenario whose first eviction cell that is not the full cache is replayed
+    #[arg(long, value_name = "FILE", requires = "chrome", conflicts_with_all = ["policy", "budget"])]
+    scenario: Option<PathBuf>,
+    /// With --chrome: the eviction policy (a composition)
+    #[arg(long, value_name = "ID", requires = "chrome", default_value = "streaming-llm")]
+    policy: String,
+    /// With --chrome: its budget in tokens
+    #[arg(long, value_name = "TOKENS", requires = "chrome", default_value_t = 64)]
+    budget: u32,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let trace = Trace::open(&args.trace)?;
-    let manifest = trace.manifest();
-    if args.json {
-        output::json(manifest)?;
+    if let Some(file) = &args.chrome {
+        return chrome(args, &trace, file);
+    }
+    if let Some(field) = &args.field {
+        output::table(
+            &numbers(&statistics(&trace, field)?)?,
+            &["layer", "count", "absent", "min", "mean", "max"],
+            args.format,
+        )?;
         return Ok(Done::All);
     }
-    let shape = trace.shape();
-    let has = |field: &str| manifest.fields.iter().any(|known| known.name.split('.').next() == Some(field));
-    let serves = |names: &[&str]| {
-        let missing: Vec<&str> = names.iter().copied().filter(|name| !has(name)).collect();
-        if missing.is_empty() { "yes".to_owned() } else { format!("no, it has no {}", missing.join(", ")) }
-    };
+    let summary = summary(&trace)?;
+    if args.json {
+        output::json(&serde_json::json!({
+            "manifest": trace.manifest(), "digest": trace.digest(), "bytes": summary.bytes,
+            "fields": summary.fields, "studies": summary.studies,
+        }))?;
+        return Ok(Done::All);
+    }
+    output::print(&text(&trace, &summary))?;
+    Ok(Done::All)
+}
+
+fn text(trace: &Trace, summary: &Summary) -> String {
+    let (manifest, shape) = (trace.manifest(), trace.shape());
     let mut text = format!(
         "model     {} ({}), {} layers, {} query / {} KV heads of {} channels, hidden {}, vocabulary {}\n",
         manifest.model.name,
@@ -42,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     );
     match (&manifest.synthetic, &manifest.runtime) {
         (Some(synthetic), _) => {
-            text += &format!("synthetic {} (seed {})\n", synthetic.generator, synthetic.seed)
+            text += &format!("synthetic {} (seed {})\n", synthetic.generator, synthetic.seed);
         }
         (None, Some(run)) => {
             text += &format!(
@@ -52,13 +96,33 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         }
         (None, None) => {}
     }
-    text += &format!("digest    {}\n", trace.digest());
+    text += &format!("format    {}\ndigest    {}\n", manifest.format, trace.digest());
+    for from in &manifest.derived_from {
+        text += &format!("made from {} by `{}`\n", from.digest, from.how);
+    }
     text += &format!(
-        "fields    {}\n",
-        manifest.fields.iter().map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ")
+        "size      {:.2} MB in {} shards\n",
+        output::megabytes(summary.bytes),
+        manifest.shards.len()
     );
-    text += &format!("eviction  {}\n", serves(&["q", "k", "v"]));
-    text += &format!("exit      {}\n", serves(&["lens"]));
+    for field in &summary.fields {
+        text += &format!(
+            "  {:>10.3} MB  {:<40} {:<5} [{}]\n",
+            output::megabytes(field.bytes),
+            field.name,
+            field.dtype,
+            field.axes.join(", ")
+        );
+    }
+    text += "studies\n";
+    for study in &summary.studies {
+        let state = if study.missing.is_empty() {
+            "yes".to_owned()
+        } else {
+            format!("no, it has no {}", study.missing.join(", "))
+        };
+        text += &format!("  {:<54} {state}\n", study.study);
+    }
     for sequence in &manifest.sequences {
         text += &format!(
             "sequence  {} {}: {} prompt + {} generated tokens, {}\n",
@@ -69,6 +133,82 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             sequence.finish_reason
         );
     }
-    output::print(&text)?;
+    if let Some(branches) = &manifest.branches {
+        let count: u64 = branches.problems.iter().map(|info| u64::from(info.branches)).sum();
+        text +=
+            &format!("problems  {} with {count} branches, their roots included\n", branches.problems.len());
+    }
+    if let Some(requests) = &manifest.requests {
+        text += &format!(
+            "requests  {} with {} blocks of {} tokens\n",
+            requests.count, requests.blocks, requests.block_tokens
+        );
+    }
+    text
+}
+
+fn numbers(rows: &[FieldStatistics]) -> Result<Table, CliError> {
+    let mut table = Table::new();
+    let count = |of: fn(&FieldStatistics) -> u64| {
+        Column::Int(rows.iter().map(|row| i64::try_from(of(row)).ok()).collect())
+    };
+    table.push("layer", Column::Int(rows.iter().map(|row| row.layer.map(i64::from)).collect()))?;
+    table.push("count", count(|row| row.count))?;
+    table.push("absent", count(|row| row.absent))?;
+    table.push("min", Column::Real(rows.iter().map(|row| row.min).collect()))?;
+    table.push("mean", Column::Real(rows.iter().map(|row| row.mean).collect()))?;
+    table.push("max", Column::Real(rows.iter().map(|row| row.max).collect()))?;
+    Ok(table)
+}
+
+fn chrome(args: &Args, trace: &Trace, file: &Path) -> Result<Done, CliError> {
+    let scenario = match &args.scenario {
+        Some(path) => Scenario::load(path)?,
+        None => {
+            let policy = serde_json::Value::from(args.policy.as_str());
+            let text = format!(
+                "id: inspect\nwhy: What does this policy do over time?\neviction:\n  budgets: [{}]\n  policies:\n    - use: {policy}\n",
+                args.budget
+            );
+            Scenario::parse(&text, "the flags of `kvlab inspect`")?
+        }
+    };
+    let invalid = |reason: String| CliError::Invalid { path: args.trace.clone(), reason };
+    let Some(study) = &scenario.eviction else {
+        return Err(invalid("--chrome needs an eviction study in the scenario".to_owned()));
+    };
+    let plan = scenario.plan(trace.shape().vocab);
+    let cell = plan.eviction.iter().find(|cell| cell.stack.as_ref().is_ok_and(|stack| stack.can_evict()));
+    let Some(cell) = cell.or(plan.eviction.first()) else {
+        return Err(invalid("the scenario has no eviction cell".to_owned()));
+    };
+    // Under another name until it is whole.
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let unfinished = file.with_file_name(name);
+    let io = |source| CliError::Io { path: file.to_owned(), source };
+    let title = format!(
+        "{}: {} at {} tokens",
+        trace.name(),
+        cell.label,
+        cell.budget.map_or("no limit".to_owned(), |budget| budget.to_string())
+    );
+    let mut observer = ChromeTrace::new(BufWriter::new(File::create(&unfinished).map_err(io)?), &title);
+    let written = timeline(trace, scenario.limit, study, cell, &mut observer)
+        .map_err(CliError::from)
+        .and_then(|()| {
+            observer
+                .finish()
+                .and_then(|out| out.into_inner().map_err(|error| error.into_error()))
+                .and_then(|out| out.sync_all())
+                .map_err(io)
+        })
+        .and_then(|()| std::fs::rename(&unfinished, file).map_err(io));
+    if written.is_err() {
+        // The first error is the one to report.
+        drop(std::fs::remove_file(&unfinished));
+    }
+    written?;
+    news(&format!("{title}: timeline written to {}", file.display()));
     Ok(Done::All)
 }

@@ -72,8 +72,16 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             kvlab_executor::grade::CHECKERS.iter().map(|c| vec![c.id, c.summary]).map(owned).collect(),
         ),
         What::Workloads => (
-            vec!["id", "summary"],
-            synth::WORKLOADS.iter().map(|w| vec![w.id, w.summary]).map(owned).collect(),
+            vec!["id", "summary", "parameters"],
+            synth::WORKLOADS
+                .iter()
+                .map(|w| vec![w.id.to_owned(), w.summary.to_owned(), w.defaults().to_string()])
+                .chain([vec![
+                    synth::BRANCH_TREES.to_owned(),
+                    synth::BRANCH_TREES_SUMMARY.to_owned(),
+                    serde_json::to_value(synth::BranchParams::default()).unwrap_or_default().to_string(),
+                ]])
+                .collect(),
         ),
     };
     print(&names, &rows, args.format)

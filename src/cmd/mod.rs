@@ -14,4 +14,5 @@ pub(crate) mod runtime;
 pub(crate) mod setup;
 pub(crate) mod study;
 pub(crate) mod sweep;
+pub(crate) mod trace;
 pub(crate) mod validate;

@@ -3,16 +3,20 @@
 use crate::exit::{CliError, Done};
 use crate::output;
 use kvlab_sim::scenario::Scenario;
-use kvlab_sim::trace::verify;
+use kvlab_sim::trace::{Depth, verify_to};
 use std::path::PathBuf;
 
 /// Check a trace folder, a scenario file or a results folder, and say what is wrong and where.
 ///
-/// A trace is read in full: structure, checksums, shapes, coverage, finite values, facts.
+/// A trace is read in full: structure, checksums, shapes, coverage, finite values, facts against each other and, where it holds
+/// hidden states and the head (`kvlab record --hidden --weights head`), lens facts against both.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Trace folder, scenario file (.yaml) or results folder
     path: PathBuf,
+    /// Compute every lens fact again from hidden states and the head, where a trace holds all three, and not a sample of 16
+    #[arg(long)]
+    deep: bool,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -36,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             &text,
         );
     }
-    let report = verify(path)?;
+    let report = verify_to(path, if args.deep { Depth::All } else { Depth::Sample })?;
     if args.json {
         output::json(&report)?;
         return Ok(Done::All);
@@ -53,6 +57,16 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         report.lens_facts,
         if report.synthetic { "; synthetic" } else { "" },
     ))?;
+    if report.lens_recomputed > 0 {
+        output::print(&format!("{} lens facts agree with hidden states and head\n", report.lens_recomputed))?;
+    }
+    if report.problems > 0 || report.requests > 0 {
+        let (problems, outcomes) = (report.problems, report.branch_outcomes);
+        output::print(&format!(
+            "{problems} problems with {outcomes} branch outcomes and {} requests checked\n",
+            report.requests
+        ))?;
+    }
     for name in &report.unlisted {
         output::news(&format!("note: {name} is in the folder but not in the manifest; it was not read"));
     }

@@ -177,6 +177,11 @@ fn folder(family: &str) -> PathBuf {
     golden_folder().join("export").join(family)
 }
 
+/// Writes the golden Llama as a GGUF file.
+pub(crate) fn write_llama(path: &Path) {
+    build(&folder("llama3"), "llama").write(path);
+}
+
 #[test]
 fn gguf_files_of_three_families_agree_with_the_golden_passes() {
     let work = tempfile::tempdir().unwrap();

@@ -1,4 +1,6 @@
 //! What several test modules share.
 
+pub(crate) mod alloc;
+pub(crate) mod mutate;
 pub(crate) mod naive;
 pub(crate) mod synth;

@@ -264,12 +264,12 @@ fn problems_that_do_not_fit_are_refused_whole() {
     refuse("prefix_len", &|p| p.branches[1].prefix_len = 8);
     refuse("tokens", &|p| p.branches[1].tokens[0] = kvlab_sim::types::TokenId::new(40));
     refuse("similarity", &|p| p.branches[1].similarity[1].cos_last = f32::NAN);
-    refuse("own outcome: steps", &|p| drop(p.branches[1].own.as_mut().unwrap().steps.pop()));
+    refuse("own outcome: steps", &|p| p.branches[1].own.as_mut().unwrap().steps.clear());
     refuse("root outcome: confidences", &|p| {
         p.branches[1].root.as_mut().unwrap().confidences.min_prob = 0.125;
     });
     refuse("own outcome: verdict", &|p| {
-        drop(p.branches[1].own.as_mut().unwrap().verdict.as_mut().unwrap().layers.pop());
+        p.branches[1].own.as_mut().unwrap().verdict.as_mut().unwrap().layers.clear();
     });
     let request = Request { timestamp_ms: 0, input_tokens: 1, output_tokens: 1, hashes: Vec::new() };
     assert!(writer.push_requests(&[request]).is_err(), "the header names no requests");

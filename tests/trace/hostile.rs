@@ -35,8 +35,9 @@ fn content_header(content: &[u8]) -> usize {
     usize::try_from(u64::from_le_bytes(content[..8].try_into().unwrap())).unwrap()
 }
 
+/// H03: what a file says about paths is not followed out of its folder.
 #[test]
-fn no_path_leaves_the_folder() {
+fn h03_no_path_leaves_the_folder() {
     for (path, fault) in [
         ("../secret.safetensors", PathFault::NotPlain),
         ("tensors/../../secret.safetensors", PathFault::NotPlain),
@@ -171,7 +172,7 @@ fn manifests_say_what_the_format_says() {
     });
     refused("what ran the model, unless `synthetic` is given", |m| m["synthetic"] = Value::Null);
     refused("an unfinished recording", |m| m["complete"] = false.into());
-    refused("sequences: found none", |m| m["sequences"] = json!([]));
+    refused("sequences: found 0 sequences", |m| m["sequences"] = json!([]));
     refused("tables: found no facts/lens.parquet", |m| drop(m["tables"].as_array_mut().unwrap().remove(0)));
 }
 
@@ -296,8 +297,9 @@ fn header_lengths_beyond_the_file_are_refused_unread() {
     }
 }
 
+/// H07: half precision that overflowed is found where it is, and never scored.
 #[test]
-fn a_tensor_value_that_is_no_number_is_refused_with_its_place() {
+fn h07_a_tensor_value_that_is_no_number_is_refused_with_its_place() {
     for (value, at) in [(f32::NAN, 0), (f32::INFINITY, 5), (f32::NEG_INFINITY, 31)] {
         let folder = Folder::with_trace();
         let mut content = fs::read(folder.path(SHARD)).unwrap();

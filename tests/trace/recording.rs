@@ -209,8 +209,9 @@ fn a_value_that_is_no_number_is_refused_with_its_place() {
     verify(&folder.trace()).unwrap();
 }
 
+/// H07: the recorder stops at the first value that overflows.
 #[test]
-fn a_value_beyond_half_precision_is_refused_and_not_made_infinite() {
+fn h07_a_value_beyond_half_precision_is_refused_and_not_made_infinite() {
     let folder = Folder::empty();
     let mut writer =
         TraceWriter::create(&folder.trace(), recorded_header(Dtype::F16), Leftover::Refuse).unwrap();

@@ -86,18 +86,29 @@ impl Folder {
 
     /// Replaces a file of the trace, and its size and digest in the manifest.
     pub(crate) fn replace(&self, inside: &str, content: &[u8]) {
-        fs::write(self.path(inside), content).unwrap();
-        self.edit(|manifest| {
-            for list in ["shards", "tables"] {
-                for entry in manifest[list].as_array_mut().unwrap() {
-                    if entry["path"] == inside {
-                        entry["bytes"] = content.len().into();
-                        entry["sha256"] = sha256(content).into();
-                    }
-                }
-            }
-        });
+        reseal(&self.trace(), inside, content);
     }
+}
+
+/// Replaces a file of the trace at `root`, and its size and digest in the manifest.
+pub(crate) fn reseal(root: &Path, inside: &str, content: &[u8]) {
+    fs::write(root.join(inside), content).unwrap();
+    let mut manifest: Value = serde_json::from_slice(&fs::read(root.join("manifest.json")).unwrap()).unwrap();
+    for list in ["shards", "tables", "weights"] {
+        for entry in manifest[list].as_array_mut().into_iter().flatten() {
+            if entry["path"] == inside {
+                entry["bytes"] = content.len().into();
+                entry["sha256"] = sha256(content).into();
+            }
+        }
+    }
+    seal_manifest(root, serde_json::to_string(&manifest).unwrap().as_bytes());
+}
+
+/// Writes a manifest, whatever it says, with the digest that it has.
+pub(crate) fn seal_manifest(root: &Path, bytes: &[u8]) {
+    fs::write(root.join("manifest.json"), bytes).unwrap();
+    fs::write(root.join("manifest.sha256"), format!("{}  manifest.json\n", sha256(bytes))).unwrap();
 }
 
 pub(crate) fn sha256(bytes: &[u8]) -> String {

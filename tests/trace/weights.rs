@@ -1,20 +1,27 @@
 //! Weights beside the tensors, and rotation undone.
 
-use super::support::{Folder, Recorded, SHAPE, files, recorded_header};
+use super::support::{Folder, SHAPE, end, files, recorded_header, start};
 use kvlab_sim::rope::{Rope, RopeError};
 use kvlab_sim::trace::{
-    Dtype, KeyState, Leftover, NormInfo, RopeInfo, StoredWeights, Trace, TraceError, TraceHeader,
-    TraceSource, TraceWriter, Weight, verify,
+    Chunk, Dtype, KeyState, Leftover, NormInfo, RopeInfo, StoredFields, StoredWeights, Trace, TraceError,
+    TraceHeader, TraceSource, TraceWriter, Weight, verify,
 };
-use kvlab_sim::types::{LayerIdx, Pos};
+use kvlab_sim::types::{LayerIdx, Pos, TokenId};
 use std::fs;
 use std::path::Path;
 
-/// All weights, exact in half precision.
+/// The weights beside recorded tensors: not the unembedding, with which the made-up lens facts would have to agree.
 pub(crate) fn with_weights(header: TraceHeader) -> TraceHeader {
     let final_norm = Some(NormInfo { kind: "rms".to_owned(), eps: 1e-5 });
-    let weights = StoredWeights { w_o: Some(Dtype::F16), final_norm, unembedding: Some(Dtype::F32) };
+    let weights = StoredWeights { w_o: Some(Dtype::F16), final_norm, unembedding: None };
     TraceHeader { weights, ..header }
+}
+
+/// All weights, exact in half precision.
+pub(crate) fn with_all_weights(header: TraceHeader) -> TraceHeader {
+    let mut header = with_weights(header);
+    header.weights.unembedding = Some(Dtype::F32);
+    header
 }
 
 /// Element `i` of a weight.
@@ -33,8 +40,7 @@ pub(crate) fn values(weight: Weight) -> Vec<f32> {
 }
 
 fn written(folder: &Folder, stop_after: usize) -> Option<TraceWriter> {
-    let header = with_weights(recorded_header(Dtype::F16));
-    let mut writer = TraceWriter::create(&folder.trace(), header, Leftover::Resume).unwrap();
+    let mut writer = TraceWriter::create(&folder.trace(), bare_header(), Leftover::Resume).unwrap();
     for (done, weight) in writer.missing_weights().into_iter().enumerate() {
         if done == stop_after {
             return None;
@@ -46,8 +52,21 @@ fn written(folder: &Folder, stop_after: usize) -> Option<TraceWriter> {
 
 fn complete(folder: &Folder) {
     let mut writer = written(folder, usize::MAX).unwrap();
-    Recorded::new(9, 1).record(&mut writer, &[4]).unwrap();
+    record_tokens(&mut writer);
     writer.finish().unwrap();
+}
+
+/// All weights, and sequences of tokens alone.
+fn bare_header() -> TraceHeader {
+    let fields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
+    TraceHeader { fields, ..with_all_weights(recorded_header(Dtype::F16)) }
+}
+
+fn record_tokens(writer: &mut TraceWriter) {
+    writer.begin_sequence(start(9)).unwrap();
+    let tokens: Vec<TokenId> = (0..9).map(TokenId::new).collect();
+    writer.push(&Chunk { tokens: &tokens, ..Chunk::default() }).unwrap();
+    writer.end_sequence(end()).unwrap();
 }
 
 #[test]
@@ -89,8 +108,7 @@ fn a_recording_cut_among_its_weights_goes_on_behind_the_last_whole_one() {
 #[test]
 fn weights_that_do_not_fit_are_refused() {
     let folder = Folder::empty();
-    let header = with_weights(recorded_header(Dtype::F16));
-    let mut writer = TraceWriter::create(&folder.trace(), header, Leftover::Refuse).unwrap();
+    let mut writer = TraceWriter::create(&folder.trace(), bare_header(), Leftover::Refuse).unwrap();
     let first = Weight::WO(LayerIdx::new(0));
     let error = writer.put_weight(Weight::FinalNorm, &values(Weight::FinalNorm)).unwrap_err();
     assert!(error.to_string().contains("layer000.w_o"), "{error}");
@@ -102,7 +120,7 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(matches!(error, TraceError::NonFiniteWeight { element: 7, .. }), "{error}");
     bad[7] = 65_505.0;
     assert!(matches!(writer.put_weight(first, &bad), Err(TraceError::Chunk { .. })));
-    Recorded::new(3, 1).record(&mut writer, &[4]).unwrap();
+    record_tokens(&mut writer);
     let error = writer.finish().unwrap_err();
     assert!(error.to_string().contains("no weights/layer000.w_o.safetensors"), "{error}");
 }

@@ -3,11 +3,13 @@
 //! [`LogDigest`] fingerprints the log, [`EventLog`] writes it, [`Memory`] measures KV occupancy, and [`Fanout`] hands
 //! every record to several of them.
 
+mod chrome;
 mod digest;
 mod fanout;
 mod log;
 mod memory;
 
+pub use chrome::ChromeTrace;
 pub use digest::LogDigest;
 pub use fanout::Fanout;
 pub use log::EventLog;

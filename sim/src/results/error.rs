@@ -24,6 +24,16 @@ pub enum ResultsError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A table is not the one that was written with the manifest.
+    #[error("{}: SHA-256 is {found}, results.json says {expected}", path.display())]
+    Checksum {
+        /// The table.
+        path: PathBuf,
+        /// The digest on record.
+        expected: String,
+        /// The digest found.
+        found: String,
+    },
     /// The manifest is no valid JSON of ours.
     #[error("{}: {source}", path.display())]
     Manifest {

@@ -1,18 +1,19 @@
 //! The results folder: `results.json`, `cells.parquet`, `series.parquet`, and the two tables as CSV on request.
 //!
-//! Equal results give equal bytes. The manifest is written last and removed first, so a folder with a manifest has
-//! the tables that belong to it.
+//! Equal results give equal bytes. The manifest is written last and removed first, and holds the SHA-256 of both Parquet tables, so
+//! a folder with a manifest has the tables that belong to it. What cannot be written in full is not written at all.
 
-use super::{CELL_KEYS, Results, ResultsError, ResultsManifest, ResultsVersion, SERIES_COLUMNS};
-use crate::table::{Table, read_parquet, sync_folder, write_csv, write_parquet, write_whole};
+use super::{CELL_KEYS, Results, ResultsError, ResultsManifest, ResultsVersion, SERIES_COLUMNS, sha256_hex};
+use crate::table::{Table, parquet_from_bytes, parquet_to_bytes, to_csv, write_together};
 use serde::Deserialize;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = "results.json";
 const CELLS: &str = "cells";
 const SERIES: &str = "series";
+/// Key of the tables' digests in the manifest.
+const TABLES: &str = "tables";
 
 /// Which files hold the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,21 +32,23 @@ pub fn write(dir: &Path, results: &Results, formats: Formats) -> Result<(), Resu
     check_columns(CELLS, &results.cells, CELL_KEYS)?;
     check_columns(SERIES, &results.series, SERIES_COLUMNS)?;
     let manifest = dir.join(MANIFEST);
-    let mut json = serde_json::to_vec_pretty(&results.manifest)
-        .map_err(|source| ResultsError::Manifest { path: manifest.clone(), source })?;
-    json.push(b'\n');
-    fs::create_dir_all(dir).map_err(|source| ResultsError::Io { path: dir.to_owned(), source })?;
-    remove(&manifest)?;
+    let (mut files, mut obsolete, mut digests) = (Vec::new(), Vec::new(), serde_json::Map::new());
     for (name, table) in [(CELLS, &results.cells), (SERIES, &results.series)] {
-        write_parquet(table, &parquet_path(dir, name))?;
-        let csv = dir.join(format!("{name}.csv"));
+        let parquet = parquet_to_bytes(table)?;
+        digests.insert(format!("{name}.parquet"), sha256_hex(&parquet).into());
+        files.push((format!("{name}.parquet"), parquet));
         match formats {
-            Formats::Parquet => remove(&csv)?,
-            Formats::ParquetAndCsv => write_csv(table, &csv)?,
+            Formats::Parquet => obsolete.push(format!("{name}.csv")),
+            Formats::ParquetAndCsv => files.push((format!("{name}.csv"), to_csv(table).into_bytes())),
         }
     }
-    write_whole(&manifest, &json).map_err(|source| ResultsError::Io { path: manifest.clone(), source })?;
-    sync_folder(dir).map_err(|source| ResultsError::Io { path: dir.to_owned(), source })
+    let refused = |source| ResultsError::Manifest { path: manifest.clone(), source };
+    let mut value = serde_json::to_value(&results.manifest).map_err(refused)?;
+    value[TABLES] = digests.into();
+    let mut json = serde_json::to_vec_pretty(&value).map_err(refused)?;
+    json.push(b'\n');
+    files.push((MANIFEST.to_owned(), json));
+    write_together(dir, &files, &obsolete).map_err(|(path, source)| ResultsError::Io { path, source })
 }
 
 /// Reads the results in the folder `dir`. Columns beyond the required ones are kept as they are.
@@ -58,9 +61,11 @@ pub fn read(dir: &Path) -> Result<Results, ResultsError> {
     let text = fs::read(&path).map_err(|source| ResultsError::Io { path: path.clone(), source })?;
     let refused = |source| ResultsError::Manifest { path: path.clone(), source };
     serde_json::from_slice::<Versioned>(&text).map_err(refused)?.version.check_readable()?;
-    let manifest: ResultsManifest = serde_json::from_slice(&text).map_err(refused)?;
-    let cells = read_table(dir, CELLS, CELL_KEYS)?;
-    let series = read_table(dir, SERIES, SERIES_COLUMNS)?;
+    let mut value: serde_json::Value = serde_json::from_slice(&text).map_err(refused)?;
+    let digests = value.as_object_mut().and_then(|keys| keys.remove(TABLES)).unwrap_or_default();
+    let manifest: ResultsManifest = serde_json::from_value(value).map_err(refused)?;
+    let cells = read_table(dir, CELLS, CELL_KEYS, &digests)?;
+    let series = read_table(dir, SERIES, SERIES_COLUMNS, &digests)?;
     Ok(Results { manifest, cells, series })
 }
 
@@ -72,8 +77,23 @@ struct Versioned {
 
 type Required = &'static [(&'static str, &'static str, &'static str)];
 
-fn read_table(dir: &Path, name: &'static str, required: Required) -> Result<Table, ResultsError> {
-    let table = read_parquet(&parquet_path(dir, name))?;
+fn read_table(
+    dir: &Path,
+    name: &'static str,
+    required: Required,
+    digests: &serde_json::Value,
+) -> Result<Table, ResultsError> {
+    let path = parquet_path(dir, name);
+    let bytes = fs::read(&path).map_err(|source| ResultsError::Io { path: path.clone(), source })?;
+    // Folders written before digests were kept have none.
+    if let Some(expected) = digests.get(format!("{name}.parquet")) {
+        let found = sha256_hex(&bytes);
+        if expected.as_str() != Some(&found) {
+            let expected = expected.as_str().unwrap_or("no text").to_owned();
+            return Err(ResultsError::Checksum { path, expected, found });
+        }
+    }
+    let table = parquet_from_bytes(bytes.into(), &path)?;
     check_columns(name, &table, required)?;
     Ok(table)
 }
@@ -97,20 +117,11 @@ fn parquet_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.parquet"))
 }
 
-fn remove(path: &Path) -> Result<(), ResultsError> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(ResultsError::Io { path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::results::RESULTS_VERSION;
-    use crate::table::Column;
+    use crate::table::{Column, write_parquet};
 
     fn column(kind: &str) -> Column {
         match kind {
@@ -200,6 +211,12 @@ mod tests {
             cells.push(name, Column::Bool(vec![None])).unwrap();
         }
         write_parquet(&cells, &dir.path().join("cells.parquet")).unwrap();
+        assert!(matches!(read(dir.path()).unwrap_err(), ResultsError::Checksum { .. }));
+        // A folder without digests is read as it is.
+        let path = dir.path().join(MANIFEST);
+        let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        manifest.as_object_mut().unwrap().remove(TABLES).unwrap();
+        fs::write(&path, manifest.to_string()).unwrap();
         let error = read(dir.path()).unwrap_err();
         assert_eq!(error.to_string(), "cells: column `cell` holds bool values, not text");
     }

@@ -1,6 +1,7 @@
 //! What can stop a study.
 
 use crate::engine::EngineError;
+use crate::policy::PolicyError;
 use crate::replay::ReplayError;
 use crate::table::TableError;
 use crate::trace::TraceError;
@@ -21,6 +22,9 @@ pub enum RunError {
     /// A result row could not be stored.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// A cell cannot run.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The trace has no sequence that the study could use.
     #[error("the trace `{source_name}` has no sequence to replay")]
     NoSequences {

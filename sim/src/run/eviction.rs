@@ -194,7 +194,7 @@ fn cell(
     Ok((row, series))
 }
 
-fn request(meta: &SequenceMeta, outcome: &SequenceOutcome) -> Request {
+pub(super) fn request(meta: &SequenceMeta, outcome: &SequenceOutcome) -> Request {
     let eviction =
         |(seen, sets): &(u32, Vec<KeptSet>)| Eviction { seen: *seen, kept: Kept::Sets(sets.clone()) };
     Request {

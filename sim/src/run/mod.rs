@@ -7,8 +7,10 @@ mod lint;
 mod plan_columns;
 mod recording;
 mod study;
+mod timeline;
 
 pub use error::RunError;
 pub use lint::never_triggered;
 pub use plan_columns::plan_columns;
 pub use study::{RunOptions, source_info, study};
+pub use timeline::timeline;

@@ -23,6 +23,62 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
+/// Writes all of `files` (name and content) into `folder`, which is made when it is not there, and removes the files `obsolete`: all
+/// of it, or nothing when something cannot be written.
+///
+/// The last file is the one that vouches for the others: an old one is removed before the first new file takes its place, and the new
+/// one comes last.
+///
+/// # Errors
+/// When the system refuses, with the path. Nothing of this call is left then, and what was there is as it was unless renaming itself
+/// failed.
+pub fn write_together(
+    folder: &Path,
+    files: &[(String, Vec<u8>)],
+    obsolete: &[String],
+) -> Result<(), (PathBuf, io::Error)> {
+    let is_new = !folder.exists();
+    fs::create_dir_all(folder).map_err(|error| (folder.to_owned(), error))?;
+    let staged = stage(folder, files);
+    if let Err(error) = staged {
+        for (name, _) in files {
+            // The first error is the one to report.
+            drop(fs::remove_file(sibling(&folder.join(name))));
+        }
+        if is_new {
+            drop(fs::remove_dir(folder));
+        }
+        return Err(error);
+    }
+    let last = files.last().map(|(name, _)| name);
+    for name in obsolete.iter().chain(last) {
+        let path = folder.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((path, error)),
+            _ => {}
+        }
+    }
+    for (name, _) in files {
+        let path = folder.join(name);
+        fs::rename(sibling(&path), &path).map_err(|error| (path.clone(), error))?;
+    }
+    sync_folder(folder).map_err(|error| (folder.to_owned(), error))
+}
+
+/// Writes and syncs all files under their temporary names.
+fn stage(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), (PathBuf, io::Error)> {
+    for (name, content) in files {
+        let path = folder.join(name);
+        let temporary = sibling(&path);
+        let written = File::create(&temporary).and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+        written.map_err(|error| (path, error))?;
+    }
+    Ok(())
+}
+
 /// Makes the names in `folder` durable. An empty path is the current folder.
 ///
 /// # Errors
@@ -50,6 +106,30 @@ mod tests {
         fs::create_dir_all(target.join("child")).unwrap();
         assert!(write_whole(&target, b"text").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn files_are_written_together_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = |a: &str, b: &str| vec![("a".to_owned(), a.into()), ("b".to_owned(), b.into())];
+        let target = folder.path().join("new");
+        write_together(&target, &files("1", "2"), &[]).unwrap();
+        fs::write(target.join("old"), "x").unwrap();
+        // A name that cannot be written: what was there stays, and no temporary file does.
+        let bad = [files("3", "4"), vec![("no/such".to_owned(), Vec::new())]].concat();
+        let (path, _) = write_together(&target, &bad, &["old".to_owned()]).unwrap_err();
+        assert_eq!(path, target.join("no/such"));
+        assert_eq!(
+            (fs::read(target.join("a")).unwrap(), fs::read_dir(&target).unwrap().count()),
+            (b"1".to_vec(), 3)
+        );
+        write_together(&target, &files("3", "4"), &["old".to_owned()]).unwrap();
+        assert_eq!(
+            (fs::read(target.join("b")).unwrap(), fs::read_dir(&target).unwrap().count()),
+            (b"4".to_vec(), 2)
+        );
+        let other = folder.path().join("other");
+        assert!(write_together(&other, &bad, &[]).is_err() && !other.exists());
     }
 
     #[test]

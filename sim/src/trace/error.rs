@@ -210,6 +210,14 @@ pub enum TraceError {
         /// The fields there are.
         held: Vec<String>,
     },
+    /// A field that is not there, by a name that somebody typed.
+    #[error("the trace holds no `{field}`; it holds: {}", held.join(", "))]
+    UnknownField {
+        /// The name.
+        field: String,
+        /// The fields there are.
+        held: Vec<String>,
+    },
     /// Something cannot be generated.
     #[error("cannot generate: {what} is {found}, accepted: {accepted}")]
     Spec {

@@ -23,6 +23,12 @@ pub(crate) fn unfinished(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
+/// Removes what a writer that was dropped left: for work that is begun anew rather than resumed.
+pub(crate) fn discard_unfinished(target: &Path) {
+    // The error that stopped the work is the one to report.
+    drop(fs::remove_dir_all(unfinished(target)));
+}
+
 /// Lower-case hex of a digest.
 pub(crate) fn hex(digest: impl AsRef<[u8]>) -> String {
     use std::fmt::Write as _;

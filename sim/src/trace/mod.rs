@@ -5,17 +5,21 @@
 
 mod branches;
 mod check;
+pub mod edit;
 mod error;
 mod facts;
 mod facts_schema;
 mod field;
 mod folder;
+mod lens_check;
 mod manifest;
 mod map;
+pub mod mooncake;
 mod reader;
 mod requests;
 mod shard;
 mod source;
+mod summary;
 pub mod synth;
 mod verify;
 mod version;
@@ -37,7 +41,8 @@ pub use manifest::{
 pub use reader::Trace;
 pub use requests::{Request, StoredRequests};
 pub use source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
-pub use verify::{VerifyReport, verify};
+pub use summary::{FieldSize, FieldStatistics, StudySupport, Summary, statistics, summary};
+pub use verify::{Depth, VerifyReport, verify, verify_to};
 pub use version::{TRACE_VERSION, TraceVersion};
 pub use weights::{StoredWeights, Weight};
 pub use writer::{

@@ -223,21 +223,55 @@ impl Trace {
     /// # Errors
     /// When there is no such sequence or layer, the trace holds no hidden states, or they cannot be read.
     pub fn hidden(&self, seq: SeqIdx, layer: LayerIdx) -> Result<Array2<f32>, TraceError> {
-        let [hidden] = self.tensors(seq, layer, ["hidden"])?;
+        let len = self.sequence(seq)?.len;
+        self.hidden_window(seq, layer, 0..len)
+    }
+
+    /// As [`Trace::hidden`], at the positions `window`.
+    ///
+    /// # Errors
+    /// As [`Trace::hidden`], and when there are no such positions.
+    pub fn hidden_window(
+        &self,
+        seq: SeqIdx,
+        layer: LayerIdx,
+        window: Range<u32>,
+    ) -> Result<Array2<f32>, TraceError> {
+        let [hidden] = self.tensors(seq, layer, ["hidden"], window)?;
         Ok(hidden.index_axis_move(Axis(0), 0))
     }
 
-    /// Tensors of one layer of one sequence, `[head, position, width]`. Fields without heads have one.
+    /// As [`TraceSource::layer`], at the positions `window`. Only the shards that they lie in are read.
+    ///
+    /// # Errors
+    /// As [`TraceSource::layer`], and when there are no such positions.
+    pub fn layer_window(
+        &self,
+        seq: SeqIdx,
+        layer: LayerIdx,
+        window: Range<u32>,
+    ) -> Result<LayerTensors, TraceError> {
+        let [q, k, v] = self.tensors(seq, layer, ["q", "k", "v"], window)?;
+        Ok(LayerTensors { q, k, v })
+    }
+
+    /// Tensors of one layer of one sequence, `[head, position, width]`, at the positions `window`. Fields without heads have
+    /// one.
     fn tensors<const N: usize>(
         &self,
         seq: SeqIdx,
         layer: LayerIdx,
         names: [&'static str; N],
+        window: Range<u32>,
     ) -> Result<[Array3<f32>; N], TraceError> {
         let info = self.sequence(seq)?;
         if layer.get() >= self.manifest.shape.layers {
             let (given, count) = (u64::from(layer.get()), u64::from(self.manifest.shape.layers));
             return Err(TraceError::OutOfRange { what: "layer", given, count });
+        }
+        if window.start > window.end || window.end > info.len {
+            let (given, count) = (u64::from(window.end.max(window.start)), u64::from(info.len));
+            return Err(TraceError::OutOfRange { what: "position", given, count });
         }
         let mut places = [0; N];
         for (place, name) in places.iter_mut().zip(names) {
@@ -248,39 +282,47 @@ impl Trace {
         let mut tensors = places.map(|place| {
             let field = self.fields[place];
             let heads = field.heads(shape).map_or(1, usize::from);
-            Array3::zeros((heads, info.len as usize, field.width(shape)))
+            Array3::zeros((heads, window.len(), field.width(shape)))
         });
         for at in self.shards[seq.idx()].clone() {
-            self.read_shard(at, layer, &places, &mut tensors)?;
+            let shard = &self.manifest.shards[at];
+            let overlap = shard.start.max(window.start)..shard.end.min(window.end);
+            if !overlap.is_empty() {
+                self.read_shard(at, layer, &places, (window.start, overlap), &mut tensors)?;
+            }
         }
         Ok(tensors)
     }
 
-    /// Copies the tensors `places` of one shard to their positions in `tensors`.
+    /// Copies positions `overlap` of the tensors `places` of one shard into `tensors`, whose first position is `first`.
     fn read_shard(
         &self,
         at: usize,
         layer: LayerIdx,
         places: &[usize],
+        (first, overlap): (u32, Range<u32>),
         tensors: &mut [Array3<f32>],
     ) -> Result<(), TraceError> {
         let shard = &self.manifest.shards[at];
         let (file, path) = open_inside(&self.root, &shard.path)?;
         let bytes = map(&file, &path)?;
         let layout = self.layout(at, &bytes, &path)?;
-        let positions = shard.start as usize..shard.end as usize;
+        let positions = (overlap.start - first) as usize..(overlap.end - first) as usize;
+        let skipped = (overlap.start - shard.start) as usize;
         for (&place, tensor) in places.iter().zip(tensors) {
             let field = self.fields[place];
             let stored = stored(&bytes, layout.range(layer.get(), place));
             let head_bytes = stored.len() / tensor.len_of(Axis(0)).max(1);
+            let row_bytes = head_bytes / ((shard.end - shard.start) as usize).max(1);
             for (head, mut rows) in (0_u16..).zip(tensor.outer_iter_mut()) {
                 let mut rows = rows.slice_mut(ndarray::s![positions.clone(), ..]);
                 let Some(out) = rows.as_slice_mut() else {
                     continue;
                 };
-                let from = usize::from(head) * head_bytes;
-                shard::decode_into(&stored[from..from + head_bytes], field.dtype, out);
-                self.check_finite(out, field, shard, layer, head)?;
+                let from = usize::from(head) * head_bytes + skipped * row_bytes;
+                let to = from + overlap.len() * row_bytes;
+                shard::decode_into(&stored[from..to], field.dtype, out);
+                self.check_finite(out, field, (shard.seq, overlap.start), layer, head)?;
             }
         }
         Ok(())
@@ -291,7 +333,7 @@ impl Trace {
         &self,
         values: &[f32],
         field: TensorField,
-        shard: &ShardInfo,
+        (seq, start): (u32, u32),
         layer: LayerIdx,
         head: u16,
     ) -> Result<(), TraceError> {
@@ -301,10 +343,10 @@ impl Trace {
         let row = u32::try_from(at / field.width(&self.manifest.shape)).unwrap_or(u32::MAX);
         Err(TraceError::NonFinite {
             field: field.name,
-            seq: shard.seq,
+            seq,
             layer: layer.get(),
             head: field.heads(&self.manifest.shape).map(|_| head),
-            pos: shard.start + row,
+            pos: start.saturating_add(row),
             value: values[at],
         })
     }
@@ -347,7 +389,7 @@ impl Trace {
                 let mut out = vec![0.0; positions * field.width(&self.manifest.shape)];
                 for (head, stored) in (0..heads).zip(stored.chunks_exact(stored.len() / usize::from(heads))) {
                     shard::decode_into(stored, field.dtype, &mut out);
-                    self.check_finite(&out, field, shard, layer, head)?;
+                    self.check_finite(&out, field, (shard.seq, shard.start), layer, head)?;
                     values += out.len() as u64;
                 }
             }
@@ -424,8 +466,8 @@ impl TraceSource for Trace {
     }
 
     fn layer(&self, seq: SeqIdx, layer: LayerIdx) -> Result<LayerTensors, TraceError> {
-        let [q, k, v] = self.tensors(seq, layer, ["q", "k", "v"])?;
-        Ok(LayerTensors { q, k, v })
+        let len = self.sequence(seq)?.len;
+        self.layer_window(seq, layer, 0..len)
     }
 
     fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {

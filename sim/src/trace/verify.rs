@@ -7,7 +7,7 @@ use super::facts_schema::{LENS, REQUESTS};
 use super::manifest::{Manifest, SequenceInfo};
 use super::reader::Trace;
 use super::source::{LensRow, TraceSource};
-use super::{TraceError, TraceVersion, Weight, branches, folder, weights};
+use super::{TraceError, TraceVersion, Weight, branches, folder, lens_check, weights};
 use crate::num;
 use crate::types::{SeqIdx, TokenId};
 use serde::Serialize;
@@ -38,6 +38,8 @@ pub struct VerifyReport {
     pub tensor_values: u64,
     /// Lens facts: positions times layers.
     pub lens_facts: u64,
+    /// Lens facts that were computed again from hidden states and the head.
+    pub lens_recomputed: u64,
     /// Problems with branch trees.
     pub problems: u32,
     /// Outcomes of their branches.
@@ -57,6 +59,23 @@ pub struct VerifyReport {
 /// # Errors
 /// At the first thing that is not as it must be, with its place, what was found, and what is accepted.
 pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
+    verify_to(root, Depth::Sample)
+}
+
+/// How many lens facts are computed again from hidden states and the head, in a trace that holds all three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// A few, evenly spread.
+    Sample,
+    /// All of them.
+    All,
+}
+
+/// As [`verify`], with a choice.
+///
+/// # Errors
+/// At the first thing that is not as it must be, with its place, what was found, and what is accepted.
+pub fn verify_to(root: &Path, depth: Depth) -> Result<VerifyReport, TraceError> {
     let trace = Trace::open(root)?;
     let manifest = trace.manifest();
     let mut tensor_values = 0;
@@ -83,6 +102,7 @@ pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
             }
         }
     }
+    let lens_recomputed = lens_check::check(&trace, depth == Depth::All)?;
     let branch_outcomes = branches::check(&trace)?;
     let requests = check_requests(&trace)?;
     Ok(VerifyReport {
@@ -98,6 +118,7 @@ pub fn verify(root: &Path) -> Result<VerifyReport, TraceError> {
             + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>(),
         tensor_values,
         lens_facts,
+        lens_recomputed,
         problems: trace.problems(),
         branch_outcomes,
         requests,

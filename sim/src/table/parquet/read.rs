@@ -93,6 +93,16 @@ impl TableFile {
         self.starts[group]..self.starts[group + 1]
     }
 
+    /// Bytes of the column called `name` in the file, compressed; 0 when there is none.
+    pub(crate) fn column_bytes(&self, name: &str) -> u64 {
+        let groups = self.reader.metadata().row_groups();
+        let columns = groups.iter().flat_map(|group| group.columns());
+        let sizes = columns
+            .filter(|column| column.column_path().string() == name)
+            .map(|column| column.compressed_size());
+        sizes.map(|size| u64::try_from(size).unwrap_or(0)).sum()
+    }
+
     /// The rows `wanted`; row groups outside are not touched.
     ///
     /// # Errors

@@ -5,18 +5,23 @@
 //! [`WORKLOADS`].
 
 mod branch_trees;
+mod fit;
 mod noise;
 mod sinks_and_hitters;
 mod source;
 
 pub use branch_trees::{BRANCH_TREES, BRANCH_TREES_SUMMARY, BranchParams, SyntheticBranches};
+pub use fit::{Fit, FitRow, fit};
+pub use sinks_and_hitters::SinksParams;
 pub use source::{SynthLength, SynthSpec, Synthetic};
 
 use super::{LayerTensors, LensPosition, TraceError};
 use crate::types::{LayerIdx, SeqIdx, TokenId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 /// What a generator computes. All of it is a function of the arguments.
-pub trait Generator: Sync {
+pub trait Generator: std::fmt::Debug + Send + Sync {
     /// Queries, keys and values of one layer of one sequence, at all its positions.
     fn layer(&self, spec: &SynthSpec, seq: SeqIdx, layer: LayerIdx) -> LayerTensors;
 
@@ -34,8 +39,18 @@ pub struct Workload {
     pub id: &'static str,
     /// What it is for, in one line.
     pub summary: &'static str,
-    /// The generator.
-    pub generator: &'static dyn Generator,
+    /// Makes the generator from its parameters, an object; what it does not name has its default.
+    build: fn(Value) -> Result<Box<dyn Generator>, TraceError>,
+    /// All parameters with their defaults.
+    defaults: fn() -> Value,
+}
+
+impl Workload {
+    /// All parameters with their defaults, an object.
+    #[must_use]
+    pub fn defaults(&self) -> Value {
+        (self.defaults)()
+    }
 }
 
 impl std::fmt::Debug for Workload {
@@ -49,12 +64,18 @@ pub const WORKLOADS: &[Workload] = &[
     Workload {
         id: "noise",
         summary: "independent normal queries, keys and values: nothing for a policy to find",
-        generator: &noise::Noise,
+        build: |params| parsed::<NoParams>(params).map(|_| Box::new(noise::Noise) as Box<dyn Generator>),
+        defaults: || json(&NoParams {}),
     },
     Workload {
         id: "sinks-and-hitters",
         summary: "attention with sinks, heavy hitters and locality, heavy-tailed value ranges, entropy that falls with depth",
-        generator: &sinks_and_hitters::SinksAndHitters,
+        build: |params| {
+            let params: SinksParams = parsed(params)?;
+            params.check()?;
+            Ok(Box::new(sinks_and_hitters::SinksAndHitters { params }))
+        },
+        defaults: || json(&SinksParams::default()),
     },
 ];
 
@@ -71,4 +92,39 @@ fn check_params(what: &'static str, found: f64, low: f64, high: f64) -> Result<(
     } else {
         Err(TraceError::Spec { what, found: found.to_string(), accepted: format!("{low} to {high}") })
     }
+}
+
+/// The parameters of a generator that has none.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParams {}
+
+/// Parameters from an object.
+fn parsed<T: DeserializeOwned>(params: Value) -> Result<T, TraceError> {
+    let found = params.to_string();
+    serde_json::from_value(params).map_err(|error| TraceError::Spec {
+        what: "params",
+        found,
+        accepted: error.to_string(),
+    })
+}
+
+fn json(params: &impl Serialize) -> Value {
+    serde_json::to_value(params).unwrap_or_default()
+}
+
+/// Parameters of branch trees from an object; what it does not name has its default.
+///
+/// # Errors
+/// When a name or a kind of value is not known.
+pub fn branch_params(params: Value) -> Result<BranchParams, TraceError> {
+    parsed(params)
+}
+
+/// Parameters of `sinks-and-hitters` from an object; what it does not name has its default.
+///
+/// # Errors
+/// When a name or a kind of value is not known.
+pub fn sinks_params(params: Value) -> Result<SinksParams, TraceError> {
+    parsed(params)
 }

@@ -2,7 +2,7 @@
 //!
 //! A policy that seems to win here wins by accident. Lens facts and tokens are those of `sinks-and-hitters`.
 
-use super::sinks_and_hitters::{self, Part};
+use super::sinks_and_hitters::{self, Part, SinksParams};
 use super::{Generator, SynthSpec};
 use crate::trace::{LayerTensors, LensPosition};
 use crate::types::{LayerIdx, SeqIdx, TokenId};
@@ -11,6 +11,7 @@ use ndarray::Array3;
 const ID: &str = "noise";
 
 /// The generator.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Noise;
 
 impl Generator for Noise {
@@ -32,7 +33,7 @@ impl Generator for Noise {
     }
 
     fn lens(&self, spec: &SynthSpec, seq: SeqIdx, ranks: u16) -> Vec<LensPosition> {
-        sinks_and_hitters::lens(ID, spec, seq, ranks)
+        sinks_and_hitters::lens(ID, &SinksParams::default(), spec, seq, ranks)
     }
 
     fn tokens(&self, spec: &SynthSpec, seq: SeqIdx) -> Vec<TokenId> {

@@ -1,6 +1,6 @@
 //! A generated trace as a source, made when it is asked for, and as a folder.
 
-use super::{WORKLOADS, Workload, workload};
+use super::{Generator, WORKLOADS, Workload, workload};
 use crate::trace::folder::sha256;
 use crate::trace::{
     Chunk, DecodingInfo, Dtype, FinishedTrace, LayerChunk, LayerTensors, Leftover, LensRow, ModelInfo,
@@ -9,6 +9,7 @@ use crate::trace::{
 };
 use crate::types::{LayerIdx, ModelShape, SeqIdx};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::Path;
 
 /// Lengths of one generated sequence.
@@ -70,6 +71,9 @@ impl SynthSpec {
 #[derive(Debug)]
 pub struct Synthetic {
     workload: &'static Workload,
+    generator: Box<dyn Generator>,
+    /// Parameters that were given.
+    params: Value,
     spec: SynthSpec,
     name: String,
     sequences: Vec<SequenceMeta>,
@@ -81,6 +85,14 @@ impl Synthetic {
     /// # Errors
     /// When there is no such workload, or the shape or a length is not acceptable.
     pub fn build(id: &str, spec: SynthSpec) -> Result<Self, TraceError> {
+        Self::with_params(id, spec, Value::Object(serde_json::Map::new()))
+    }
+
+    /// As [`Synthetic::build`], with parameters of the workload: an object, see [`Workload::defaults`].
+    ///
+    /// # Errors
+    /// When there is no such workload, or the shape, a length or a parameter is not acceptable.
+    pub fn with_params(id: &str, spec: SynthSpec, params: Value) -> Result<Self, TraceError> {
         spec.check()?;
         let Some(workload) = workload(id) else {
             let accepted = WORKLOADS.iter().map(|workload| workload.id).collect::<Vec<_>>().join(", ");
@@ -95,7 +107,8 @@ impl Synthetic {
                 len: length.len,
             })
             .collect();
-        Ok(Self { workload, spec, name: format!("synthetic-{id}"), sequences })
+        let generator = (workload.build)(params.clone())?;
+        Ok(Self { workload, generator, params, spec, name: format!("synthetic-{id}"), sequences })
     }
 
     /// What it was generated from.
@@ -138,7 +151,7 @@ impl Synthetic {
                 k: Some(layer.k.view()),
                 v: Some(layer.v.view()),
             });
-            let generator = self.workload.generator;
+            let generator = &self.generator;
             writer.push(&Chunk {
                 tokens: &generator.tokens(&self.spec, meta.seq),
                 layers: layers.collect(),
@@ -166,7 +179,11 @@ impl Synthetic {
                 tokenizer_sha256: None,
                 graph_sha256: None,
                 precision: "f32".to_owned(),
-                config: serde_json::Value::Null,
+                config: if self.params.as_object().is_some_and(|params| params.is_empty()) {
+                    Value::Null
+                } else {
+                    self.params.clone()
+                },
             },
             shape: self.spec.shape,
             rope: None,
@@ -199,7 +216,10 @@ impl TraceSource for Synthetic {
 
     fn digest(&self) -> String {
         // Everything that is generated follows from these.
-        let identity = serde_json::json!({ "generator": self.workload.id, "spec": self.spec });
+        let mut identity = serde_json::json!({ "generator": self.workload.id, "spec": self.spec });
+        if self.params.as_object().is_some_and(|params| !params.is_empty()) {
+            identity["params"] = self.params.clone();
+        }
         sha256(identity.to_string().as_bytes())
     }
 
@@ -218,12 +238,12 @@ impl TraceSource for Synthetic {
     fn layer(&self, seq: SeqIdx, layer: LayerIdx) -> Result<LayerTensors, TraceError> {
         self.check_range("sequence", u64::from(seq.get()), self.sequences.len() as u64)?;
         self.check_range("layer", u64::from(layer.get()), u64::from(self.spec.shape.layers))?;
-        Ok(self.workload.generator.layer(&self.spec, seq, layer))
+        Ok(self.generator.layer(&self.spec, seq, layer))
     }
 
     fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {
         self.check_range("sequence", u64::from(seq.get()), self.sequences.len() as u64)?;
-        let positions = self.workload.generator.lens(&self.spec, seq, 1);
+        let positions = self.generator.lens(&self.spec, seq, 1);
         Ok(positions.iter().flat_map(|position| position.rows()).collect())
     }
 }

@@ -88,6 +88,11 @@ impl TraceWriter {
         self.journal.entries.iter().map(|entry| &entry.sequence)
     }
 
+    /// Whether lens facts are stored.
+    pub(in crate::trace) fn stores_lens(&self) -> bool {
+        self.header.fields.lens
+    }
+
     /// Problems that are finished, those of an interrupted recording included. The next one has this index.
     #[must_use]
     pub fn finished_problems(&self) -> u32 {
