@@ -8,26 +8,22 @@ use kvlab_executor::{Model, Quiet};
 use std::fs;
 use std::path::Path;
 
-fn load(path: &Path) {
-    drop(Model::load(path, &load_options(), &Quiet));
-}
-
 #[test]
 fn gguf_files() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, options) = (tempfile::tempdir().unwrap(), load_options());
     let path = folder.path().join("mutant.gguf");
     let blocks = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf/blocks.gguf");
     write_llama(&path);
     let corpus = [fs::read(&path).unwrap(), fs::read(blocks).unwrap()];
     fuzz_some("gguf", &corpus, cases().div_ceil(4), |bytes| {
         fs::write(&path, bytes).unwrap();
-        load(&path);
+        drop(Model::load(&path, &options, &Quiet));
     });
 }
 
 #[test]
 fn hugging_face_folders() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, options) = (tempfile::tempdir().unwrap(), load_options());
     for (name, content) in crate::trace::files(&golden_folder().join("export/llama3")) {
         fs::write(folder.path().join(name), content).unwrap();
     }
@@ -42,7 +38,7 @@ fn hugging_face_folders() {
         let content = fs::read(&path).unwrap();
         fuzz_some(file, std::slice::from_ref(&content), cases().div_ceil(8), |bytes| {
             fs::write(&path, bytes).unwrap();
-            load(folder.path());
+            drop(Model::load(folder.path(), &options, &Quiet));
         });
         fs::write(&path, content).unwrap();
     }
