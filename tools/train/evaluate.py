@@ -3,13 +3,15 @@
 import argparse
 import json
 import math
+import os
 import subprocess
 import time
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
-from data import token_ids
+from data import ranges, token_ids
 from model import Config, Decoder, rotate
 
 
@@ -102,14 +104,22 @@ def generate(model, prompts, limit, end, keep_ratio=1.0, temperature=0.0, seed=0
 
 
 def load(path):
+    """A checkpoint of training, or a folder with the exported files."""
+    if os.path.isdir(path):
+        with open(os.path.join(path, "config.json")) as f:
+            config = json.load(f)
+        model = Decoder(Config(**{key: config[key] for key in vars(Config())}))
+        stored = load_file(os.path.join(path, "model.safetensors"))
+        model.load_state_dict({key.removeprefix("model."): value.float() for key, value in stored.items()})
+        return model.eval(), dict(step=0, seen=0, seconds=0.0)
     saved = torch.load(path, weights_only=False)
     model = Decoder(Config(**saved["config"]))
     model.load_state_dict(saved["model"])
     return model.eval(), saved
 
 
-def problems(generator, seed, level, count):
-    text = subprocess.run([generator, "problems", str(seed), level, str(count)], capture_output=True, text=True, check=True)
+def problems(generator, seed, level, count, split="evaluation"):
+    text = subprocess.run([generator, "problems", split, str(seed), str(level), str(count)], capture_output=True, text=True, check=True)
     return [json.loads(line) for line in text.stdout.splitlines()]
 
 
@@ -121,6 +131,26 @@ def answer_of(words):
     return None
 
 
+@torch.no_grad()
+def verdict_by_layer(model, texts, yes, no):
+    """Logit lens at the last token of each text. Returns p_yes against `no`, `[layer, text]`, and the entropy over the
+    vocabulary in nats, `[layer, text]`; layers in order, the last one is the output."""
+    shares, entropies = [], []
+    for text in texts:
+        ids = torch.tensor([text])
+        x = model.embed_tokens(ids)
+        cos, sin = model.cos[: ids.shape[1]], model.sin[: ids.shape[1]]
+        rows = []
+        for layer in model.layers:
+            x = layer(x, cos, sin)
+            rows.append(x[0, -1])
+        logits = model.logits(model.norm(torch.stack(rows)))
+        logp = logits.log_softmax(-1)
+        shares.append(torch.sigmoid(logits[:, yes] - logits[:, no]))
+        entropies.append(-(logp.exp() * logp).sum(-1))
+    return torch.stack(shares, 1), torch.stack(entropies, 1)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--generator", required=True)
@@ -130,13 +160,15 @@ def main():
     p.add_argument("--count", type=int, default=200)
     p.add_argument("--keep", default="")
     p.add_argument("--judge", type=int, default=1)
-    p.add_argument("--claim", type=int, default=0)
+    p.add_argument("--own", type=int, default=0, help="1: verdicts on solutions that the model writes at temperature 1")
+    p.add_argument("--layers", type=int, default=0, help="1: the verdict read from each layer by the logit lens")
     p.add_argument("--temperature", type=float, default=0.0)
     p.add_argument("--half", type=int, default=1)
     a = p.parse_args()
     torch.set_num_threads(2)
     ids = token_ids(a.generator)
     tokens = sorted(ids, key=ids.get)
+    names = set(tokens[slice(*ranges(ids)[1])])
     model, saved = load(a.checkpoint)
     if a.half:
         for q in model.parameters():
@@ -165,9 +197,9 @@ def main():
                     at = next((i for i in range(len(s)) if i >= len(w) or w[i] != s[i]), None)
                     if at is not None:
                         before = s[at - 1] if at else "start"
-                        kind = ("lookup" if len(before) == 1 and before.isalpha() and s[at].isdigit() and s[at - 2] != "=" else
+                        kind = ("lookup" if before in names and s[at].isdigit() and s[at - 2] != "=" else
                                 "result" if at > 1 and s[at - 2] == "=" and s[at].isdigit() else
-                                f"after '{'NAME' if before.isalpha() and len(before) == 1 else 'DIGIT' if before.isdigit() else before}'")
+                                f"after '{'NAME' if before in names else 'DIGIT' if before.isdigit() else before}'")
                         kinds[kind] = kinds.get(kind, 0) + 1
                 print("   first deviation:", kinds, flush=True)
         if a.judge:
@@ -188,14 +220,32 @@ def main():
             _, low, high = wilson(round((hits["yes"] + hits["no"]) * n), 2 * n)
             print(f"{level} verdict: yes {hits['yes']:.3f} no {hits['no']:.3f} balanced {(hits['yes'] + hits['no']) / 2:.3f} "
                   f"[{low:.3f}, {high:.3f}] n {2 * n}", flush=True)
-        if a.claim:
-            hits = {}
-            for key, want in (("claim_right", "yes"), ("claim_wrong", "no")):
-                out = generate(model, [encode(x[key]) for x in items], limit, ids["<eos>"])
-                words = [[tokens[t] if t < len(tokens) else "<unk>" for t in row] for row in out]
-                said = [w[w.index("verdict") + 1] if "verdict" in w[:-1] else None for w in words]
-                hits[want] = sum(s == want for s in said) / len(items)
-            print(f"{level} claim: yes {hits['yes']:.3f} no {hits['no']:.3f} balanced {(hits['yes'] + hits['no']) / 2:.3f}", flush=True)
+        if a.layers:
+            right, _ = right_part = verdict_by_layer(model, [encode(x["judge_right"]) for x in items], ids["yes"], ids["no"])
+            wrong, _ = wrong_part = verdict_by_layer(model, [encode(x["judge_flawed"]) for x in items], ids["yes"], ids["no"])
+            said = torch.cat((right, wrong), 1)
+            entropy = torch.cat((right_part[1], wrong_part[1]), 1)
+            for i in range(len(said)):
+                agree = ((said[i] > 0.5) == (said[-1] > 0.5)).float().mean()
+                decisive = ((said[i] - 0.5).abs() > 0.4).float().mean()
+                balanced = ((right[i] > 0.5).float().mean() + (wrong[i] <= 0.5).float().mean()) / 2
+                print(f"{level} layer {i + 1}: p_yes right {right[i].mean():.3f} flawed {wrong[i].mean():.3f} balanced {balanced:.3f} "
+                      f"as at the end {agree:.3f} decisive {decisive:.3f} entropy {entropy[i].median():.2f}", flush=True)
+        if a.own:
+            written = generate(model, prompts, limit, ids["<eos>"], 1.0, 1.0)
+            hits, counts = {"yes": 0, "no": 0}, {"yes": 0, "no": 0}
+            for row, x in zip(written, items):
+                said_answer = answer_of([tokens[t] if t < len(tokens) else "<unk>" for t in row])
+                if said_answer is None:
+                    continue
+                head = x["judge_right"].split(" shown : ")[0] + " shown :"
+                with torch.no_grad():
+                    logits = model.logits(model.hidden(torch.tensor([encode(head) + row + [ids["verdict"]]]))[0, -1])
+                truth = "yes" if said_answer == x["answer"] else "no"
+                counts[truth] += 1
+                hits[truth] += ("yes" if logits[ids["yes"]] > logits[ids["no"]] else "no") == truth
+            print(f"{level} verdict on own solutions: right called right {hits['yes']} / {counts['yes']}, "
+                  f"wrong called wrong {hits['no']} / {counts['no']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Starts a head of the last layer that looks for flawed tokens anywhere before, for the verdict on a whole solution.
 
-Its key is the sign of a linear score, fitted to tell the first flawed token of a judged solution; its value is the
+Its key is a linear score beside a constant, fitted to tell the first flawed token of a judged solution; its value is the
 score itself, written along `no` minus `yes`.
 """
 
@@ -9,57 +9,77 @@ import os
 
 import torch
 
-from data import Records
+from data import Records, token_ids
 from evaluate import load
-from grow import NO, YES, ridge
-
-VERDICT = 78  # token id, as NO and YES
+from grow import ridge
 
 
-def fit_score(x, flaw):
-    """Logistic regression with a bias; returns weights `[hidden]` and the bias."""
+CONSTANT = 4.0
+
+
+def fit_score(x, flaw, shared):
+    """Logistic regression without a bias, as a head has none; it starts from a direction that all states share."""
     held = len(x) // 6
     with torch.enable_grad():
-        w = torch.zeros(x.shape[1], requires_grad=True)
-        b = torch.tensor(-3.0, requires_grad=True)
-        optimizer = torch.optim.Adam([w, b], lr=0.02)
-        for step in range(400):
+        w = (-3 * shared).requires_grad_(True)
+        optimizer = torch.optim.Adam([w], lr=0.02)
+        for step in range(500):
             for group in optimizer.param_groups:
-                group["lr"] = 0.02 * (1 - step / 400)
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(x[held:] @ w + b, flaw[held:].float(),
-                                                                        pos_weight=torch.tensor(8.0))
+                group["lr"] = 0.02 * (1 - step / 500)
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(x[held:] @ w, flaw[held:].float(),
+                                                                        pos_weight=torch.tensor(3.0))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    w, b = w.detach(), b.detach()
-    said, truth = x[:held] @ w + b > 0, flaw[:held]
+    w = w.detach()
+    said, truth = x[:held] @ w > 0, flaw[:held]
     print(f"score: held out flaws found {said[truth].float().mean():.3f} of {truth.sum()}, "
           f"false alarms {said[~truth].float().mean():.5f}")
-    return w, b
+    return w
+
+
+def before_last(model, ids):
+    """Hidden states before the last layer."""
+    x = model.embed_tokens(ids)
+    cos, sin = model.cos[: ids.shape[1]], model.sin[: ids.shape[1]]
+    for layer in model.layers[:-1]:
+        x = layer(x, cos, sin)
+    return x
 
 
 @torch.no_grad()
-def choose_size(model, generator, output, start):
-    """Sets the size of the write to the one with the best balanced accuracy on judged training problems."""
-    records = Records(generator, 80, 0, 0, 100, 0, 0, 12, 20, 12000)
+def choose_size(model, generator, output, start, value, shared, ids_of):
+    """Sets the size of the write and the shift of its value to those with the best balanced accuracy on judged training problems."""
+    records = Records(generator, 80, 0, 0, 100, 0, 12, 20, 12000)
+    yes_id, no_id, verdict = ids_of["yes"], ids_of["no"], ids_of["verdict"]
     batches = [records.next()[0] for _ in range(6)]
-    base = output[:, 0] / start
-    best = (0.0, start)
-    for size in (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5):
-        output[:, 0] = base * size
-        hits, counts = [0, 0], [0, 0]
-        for ids, targets in batches:
-            hidden = model.hidden(ids)
-            for row in range(len(ids)):
-                last = (ids[row] == VERDICT).nonzero()[0, 0]
-                logits = model.logits(hidden[row, last])
-                truth = int(targets[row, last] == NO)
-                hits[truth] += int((logits[NO] > logits[YES]).item() == truth)
+    # Only the last layer depends on the size.
+    states, truths = [], []
+    for ids, targets in batches:
+        x = before_last(model, ids)
+        for row in range(len(ids)):
+            last = (ids[row] == verdict).nonzero()[0, 0]
+            states.append(x[row : row + 1, : last + 1])
+            truths.append(int(targets[row, last] == no_id))
+    base, score = output[:, 0] / start, value.clone()
+    best = (0.0, start, 0.0)
+    for size in (0.004, 0.007, 0.01, 0.015, 0.025):
+        for shift in (-2.0, -1.0, 0.0, 1.0, 2.0):
+            output[:, 0] = base * size
+            value.copy_(score + shift * shared)
+            hits, counts = [0, 0], [0, 0]
+            for x, truth in zip(states, truths):
+                cos, sin = model.cos[: x.shape[1]], model.sin[: x.shape[1]]
+                logits = model.logits(model.norm(model.layers[-1](x, cos, sin)[0, -1]))
+                hits[truth] += int((logits[no_id] > logits[yes_id]).item() == truth)
                 counts[truth] += 1
-        yes, no = hits[0] / counts[0], hits[1] / counts[1]
-        print(f"size {size}: yes {yes:.3f} no {no:.3f} balanced {(yes + no) / 2:.3f} n {sum(counts)}")
-        best = max(best, ((yes + no) / 2, size))
+            yes, no = hits[0] / counts[0], hits[1] / counts[1]
+            print(f"size {size} shift {shift}: yes {yes:.3f} no {no:.3f} balanced {(yes + no) / 2:.3f} n {sum(counts)}", flush=True)
+            if (yes + no) / 2 > best[0]:
+                best = ((yes + no) / 2, size, shift)
     output[:, 0] = base * best[1]
+    value.copy_(score + best[2] * shared)
+    print("chosen", best)
 
 
 @torch.no_grad()
@@ -73,25 +93,26 @@ def main():
     torch.set_num_threads(2)
     model, saved = load(a.checkpoint)
     layer = model.layers[-1]
-    records = Records(a.generator, 79, 0, 0, 100, 0, 0, 6, 22, 12000)
+    records = Records(a.generator, 79, 0, 0, 100, 0, 6, 22, 12000)
+    ids_of = token_ids(a.generator)
+    yes, no = ids_of["yes"], ids_of["no"]
     xs, flaws = [], []
     for _ in range(16):
         (ids, targets), _ = records.next()
-        x = model.embed_tokens(ids)
-        cos, sin = model.cos[: ids.shape[1]], model.sin[: ids.shape[1]]
-        for before in model.layers[:-1]:
-            x = before(x, cos, sin)
+        x = before_last(model, ids)
         rms = x.pow(2).mean().sqrt()
         x = layer.input_layernorm(x)
         before = torch.nn.functional.pad(targets[:, :-1], (1, 0), value=-100)
-        first = (targets == NO) & (before == YES)
-        keep = ((targets == YES) | first) & (targets != -100)
+        first = (targets == no) & (before == yes)
+        # The problem counts too: a head that looks anywhere must not be drawn to it.
+        problem = (targets == -100) & (ids != ids_of["<pad>"])
+        keep = (targets == yes) | first | problem
         xs.append(x[keep])
         flaws.append(first[keep])
     x, flaw = torch.cat(xs), torch.cat(flaws)
-    w, b = fit_score(x, flaw)
     shared = ridge(x, torch.ones(len(x), 1))[:, 0]
-    score = w + b * shared
+    score = fit_score(x, flaw, shared)
+    print(f"score of others {(x @ score)[~flaw].mean():.2f} sd {(x @ score)[~flaw].std():.2f}, of flaws {(x @ score)[flaw].mean():.2f}")
     print(f"shared {(x @ shared).mean():.2f} sd {(x @ shared).std():.3f}")
     c, attention = model.c, layer.self_attn
     h = c.head_dim
@@ -99,15 +120,18 @@ def main():
     direction = torch.zeros(h)
     direction[slow] = 1.0
     attention.q_proj.weight[:h] = 30 * torch.outer(direction, shared / shared.norm())
-    attention.k_proj.weight[:h] = 30 * torch.outer(direction, score / score.norm())
+    # Beside a constant, so that the norm leaves a graded key and not a sign.
+    beside = torch.zeros(h)
+    beside[torch.tensor([h // 2 - 4, h // 2 - 3, h - 4, h - 3])] = 1.0
+    attention.k_proj.weight[:h] = 4 * torch.outer(direction, score) + 4 * CONSTANT * torch.outer(beside, shared)
     for norm in (attention.q_norm, attention.k_norm):
         norm.weight[slow] = 1.2
     attention.v_proj.weight[:h] = 0.0
     attention.v_proj.weight[0] = score
     attention.o_proj.weight[:, : 2 * h] = 0.0
-    to = model.embed_tokens.weight[NO] - model.embed_tokens.weight[YES]
+    to = model.embed_tokens.weight[no] - model.embed_tokens.weight[yes]
     attention.o_proj.weight[:, 0] = 0.03 * rms * c.hidden_size ** 0.5 * to / to.norm()
-    choose_size(model, a.generator, attention.o_proj.weight, 0.03)
+    choose_size(model, a.generator, attention.o_proj.weight, 0.03, attention.v_proj.weight[0], shared, ids_of)
     saved.update(model=model.state_dict(), gathered=True)
     os.makedirs(a.out, exist_ok=True)
     torch.save(saved, os.path.join(a.out, "checkpoint.pt"))

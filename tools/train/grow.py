@@ -8,24 +8,21 @@ first, except that the head writes into the residual.
 """
 
 import argparse
-import json
 import os
 
 import torch
 
-from data import Records
+from data import Records, ranges, token_ids
 from evaluate import load
 from model import Config, Decoder
 
-
-YES, NO = 79, 80  # token ids
 
 
 def ridge(x, y, strength=1e-2):
     return torch.linalg.solve(x.T @ x / len(x) + strength * torch.eye(x.shape[1]), x.T @ y / len(x))
 
 
-def fit_units(model, layer, records, index, rms):
+def fit_units(model, layer, records, index, rms, yes, no):
     """Trains the units of the comparing layer alone to tell flaws, on hidden states; writes along `no` minus `yes`."""
     states, flaws = [], []
     with torch.no_grad():
@@ -38,7 +35,7 @@ def fit_units(model, layer, records, index, rms):
             x = x + layer.self_attn(layer.input_layernorm(x), cos, sin)
             keep = targets != -100
             states.append(layer.post_attention_layernorm(x)[keep])
-            flaws.append((targets[keep] == NO).float())
+            flaws.append((targets[keep] == no).float())
     states, flaws = torch.cat(states), torch.cat(flaws)
     held = len(states) // 8
     gate, up = (w.weight.detach().clone() for w in (layer.mlp.gate_proj, layer.mlp.up_proj))
@@ -66,7 +63,7 @@ def fit_units(model, layer, records, index, rms):
               f"{said[truth].float().mean():.3f}, false alarms {said[~truth].float().mean():.4f}")
         layer.mlp.gate_proj.weight.copy_(gate)
         layer.mlp.up_proj.weight.copy_(up)
-        direction = model.embed_tokens.weight[NO] - model.embed_tokens.weight[YES]
+        direction = model.embed_tokens.weight[no] - model.embed_tokens.weight[yes]
         size = 0.02 * rms * model.c.hidden_size ** 0.5
         layer.mlp.down_proj.weight.copy_(size * torch.outer(direction / direction.norm(), down[:, 0]))
 
@@ -108,7 +105,7 @@ def main():
         model.layers[i].mlp.down_proj.weight.zero_()
 
     # Hidden states before the first new layer, with the current and the next token.
-    records = Records(a.generator, 77, 0, 0, 40, 40, 0, 6, 20, 12000)
+    records = Records(a.generator, 77, 0, 0, 40, 40, 6, 20, 12000)
     batches = [records.next()[0] for _ in range(5)]
 
     def states_of(ids, layers):
@@ -130,12 +127,15 @@ def main():
     x = states / rms
     c, h = model.c, model.c.head_dim
     code = torch.nn.functional.normalize(torch.randn(c.vocab_size, h), dim=-1)
-    code[2:12] = torch.linalg.qr(torch.randn(h, 10))[0].T  # digits well apart
+    ids_of = token_ids(a.generator)
+    digits, names, signs = ranges(ids_of)
+    code[slice(*digits)] = torch.linalg.qr(torch.randn(h, 10))[0].T  # digits well apart
     shared = ridge(x, torch.ones(len(x), 1))[:, 0]
     read_next = ridge(x[inside], code[following[inside]])
-    digit = inside & (current >= 2) & (current < 12)
-    other = inside & (((current >= 12) & (current < 64)) | ((current >= 64) & (current < 67)))
-    read_digit = ridge(x[digit], code[current[digit]] - code[2:12].mean(0))
+    within = lambda range_: (current >= range_[0]) & (current < range_[1])
+    digit = inside & within(digits)
+    other = inside & (within(names) | within(signs))
+    read_digit = ridge(x[digit], code[current[digit]] - code[slice(*digits)].mean(0))
     read_other = ridge(x[other], code[current[other]])
     nearest = lambda w, y, sel: ((x[sel] @ w) @ code.T).argmax(-1).eq(y[sel]).float().mean().item()
     constant = x @ shared
@@ -173,7 +173,8 @@ def main():
         layer.mlp.up_proj.weight[first : first + count] = probe @ read.T
     print(f"empty directions: norm {noise:.3f} against a write of {a.write * c.hidden_size ** 0.5:.2f}; gate gain {gain:.2f}")
 
-    fit_units(model, layer, Records(a.generator, 78, 0, 0, 0, 100, 0, 6, 22, 12000), new[0], rms.mean())
+    fit_units(model, layer, Records(a.generator, 78, 0, 0, 0, 100, 6, 22, 12000), new[0], rms.mean(),
+              ids_of["yes"], ids_of["no"])
 
     order = [n for n, q in model.named_parameters() if q.dim() < 2 or "embed" in n]
     before = [n for n, q in old.named_parameters() if q.dim() < 2 or "embed" in n]

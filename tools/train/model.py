@@ -14,14 +14,14 @@ from torch import nn
 class Config:
     vocab_size: int = 112
     hidden_size: int = 128
-    intermediate_size: int = 256
-    num_hidden_layers: int = 8
+    intermediate_size: int = 320
+    num_hidden_layers: int = 6
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 32
-    rope_theta: float = 10000.0
+    rope_theta: float = 100000.0
     rms_norm_eps: float = 1e-6
-    max_position_embeddings: int = 1024
+    max_position_embeddings: int = 1280
 
 
 class Norm(nn.Module):
@@ -116,12 +116,15 @@ class Decoder(nn.Module):
             layer.self_attn.o_proj.weight.data *= 0.3
             layer.mlp.down_proj.weight.data *= 0.3
 
-    def hidden(self, ids, dtype=torch.float32):
+    def hidden(self, ids, dtype=torch.float32, tap=None):
+        """Normed states `[batch, position, hidden]`; with `tap` also the states, not normed, before that layer."""
         x = self.embed_tokens(ids).to(dtype)
         cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
-        for layer in self.layers:
+        for i, layer in enumerate(self.layers):
+            if i == tap:
+                tapped = x
             x = layer(x, cos, sin)
-        return self.norm(x)
+        return self.norm(x) if tap is None else (self.norm(x), tapped)
 
     def logits(self, hidden):
         return F.linear(hidden, self.embed_tokens.weight.to(hidden.dtype)).float()

@@ -8,8 +8,9 @@ import time
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from data import Records, read_record, token_ids
+from data import Records, ranges, read_records, token_ids
 from model import Config, Decoder
 from optimizer import Muon
 from start import start_lookup
@@ -29,9 +30,10 @@ def main():
     p.add_argument("--recall", type=int, default=15)
     p.add_argument("--judge", type=int, default=25)
     p.add_argument("--check", type=int, default=12)
-    p.add_argument("--claim", type=int, default=12)
-    p.add_argument("--low", type=int, default=6)
-    p.add_argument("--high", type=int, default=36)
+    p.add_argument("--low", type=int, default=5)
+    p.add_argument("--high", type=int, default=25)
+    p.add_argument("--long", type=int, default=8, help="percent of records with more than HIGH statements")
+    p.add_argument("--long-max", type=int, default=48)
     p.add_argument("--lr", type=float, default=0.02)
     p.add_argument("--adam-lr", type=float, default=3e-3)
     p.add_argument("--compile", type=int, default=0)
@@ -43,6 +45,9 @@ def main():
     p.add_argument("--inside-weight", type=float, default=0.5)
     p.add_argument("--new-layer-factor", type=float, default=20.0)
     p.add_argument("--freeze", type=int, default=1)
+    p.add_argument("--name-first", type=float, default=1.0,
+                   help="share kept of the records whose statements begin with the name; they are learnt sooner")
+    p.add_argument("--carry", type=float, default=0.0, help="weight of two readouts before the last layer: this token, next token")
     p.add_argument("--gathered", type=int, default=0)
     p.add_argument("--log", type=int, default=50)
     a = p.parse_args()
@@ -70,11 +75,17 @@ def main():
         if a.gathered:
             last = model.layers[new_layers[1]].self_attn
             for module in (last.q_proj, last.k_proj, last.v_proj, last.o_proj):
-                factor[module.weight] = 0.0
+                factor[module.weight] = 0.1
         if a.gathered:
             factor[model.layers[new_layers[1]].mlp.down_proj.weight] = 1.0
             factor[layer.mlp.down_proj.weight] = 4.0
+        else:
+            factor[layer.mlp.down_proj.weight] = 4.0
         factor[layer.mlp.gate_proj.weight] = factor[layer.mlp.up_proj.weight] = 0.1
+    # Readouts that are thrown away: a judge compares both, so both must be there before the last layer.
+    readout = nn.Linear(config.hidden_size, 2 * config.vocab_size)
+    readout_adam = torch.optim.AdamW(readout.parameters(), lr=a.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+    tap = config.num_hidden_layers - 1 if a.carry else None
     muon = Muon(matrices, factor=factor)
     adam = torch.optim.AdamW(others, lr=a.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
     step, seen, taken0, seconds0 = 0, 0, 0, 0.0
@@ -86,24 +97,21 @@ def main():
             muon.load_state_dict(saved["muon"])
         adam.load_state_dict(saved["adam"])
         step, seen, taken0, seconds0 = saved["step"], saved["seen"], saved["taken"], saved["seconds"]
-    extra = []
-    if a.extra:
-        size = os.path.getsize(a.extra)
-        with open(a.extra, "rb") as f:
-            while f.tell() < size:
-                extra.append(read_record(f))
-        print("extra records", len(extra))
+    extra = read_records(a.extra) if a.extra else []
+    print("extra records", len(extra))
     ids_of = token_ids(a.generator)
-    records = Records(a.generator, a.seed, taken0, a.recall, a.judge, a.check, a.claim, a.low, a.high, a.tokens, extra=extra)
+    records = Records(a.generator, a.seed, taken0, a.recall, a.judge, a.check, a.low, a.high, a.tokens, a.long, a.long_max,
+                      extra=extra, name_first=a.name_first)
     body = torch.compile(model.hidden, dynamic=True) if a.compile else model.hidden
     first_step, taken = step, 0
+    digits, names, _ = ranges(ids_of)
     yes, no = ids_of["yes"], ids_of["no"]
     solve, judge, recall = ids_of["solve"], ids_of["judge"], ids_of["recall"]
     verdict, check = ids_of["verdict"], ids_of["check"]
     start = last_save = time.time()
     stats, since = {}, time.time()
     since_tokens = 0
-    total = a.decay_steps or a.steps
+    total = min(a.decay_steps or a.steps, a.steps)
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     while not stopped and step - first_step < total and time.time() - start < a.minutes * 60:
@@ -119,7 +127,12 @@ def main():
         following = F.pad(ids[:, 1:], (0, 1)).flatten()[keep]
         verdict_next = F.pad(targets[:, 1:], (0, 1), value=yes).flatten()[keep]
         flaw_next = inside & ((wanted == yes) | (kinds == check)) & (verdict_next == no)
-        hidden = body(ids, torch.bfloat16).reshape(-1, config.hidden_size)[keep]
+        hidden = body(ids, torch.bfloat16, tap)
+        if a.carry:
+            hidden, before = hidden
+            before = F.rms_norm(before.reshape(-1, config.hidden_size)[keep].float(), (config.hidden_size,))
+            read = readout(before)
+        hidden = hidden.reshape(-1, config.hidden_size)[keep]
         logits = model.logits(hidden)
         weight = torch.where(inputs == verdict, a.verdict_weight, 1.0)
         weight[flaw_next] = 0.0
@@ -127,6 +140,10 @@ def main():
         sign = torch.where(wanted == no, 1.0, -1.0)
         so_far = F.softplus(-sign * (logits[:, no] - logits[:, yes]))
         loss = (losses.sum() + a.inside_weight * so_far[inside].sum()) / (weight.sum() + 1)
+        if a.carry:
+            known = F.cross_entropy(read[:, : config.vocab_size], inputs)
+            following_read = (F.cross_entropy(read[:, config.vocab_size :], following, reduction="none") * weight).sum() / (weight.sum() + 1)
+            loss = loss + a.carry * (known + following_read)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(others, 1.0)
         done = step - first_step
@@ -141,13 +158,16 @@ def main():
             g["lr"] = a.adam_lr * factor
         adam.step()
         adam.zero_grad(set_to_none=True)
+        if a.carry:
+            readout_adam.step()
+            readout_adam.zero_grad(set_to_none=True)
         step += 1
         seen += ids.numel()
         since_tokens += ids.numel()
         with torch.no_grad():
             right = torch.where(inside, (logits[:, no] > logits[:, yes]) == (wanted == no), logits.argmax(-1) == wanted)
-            name_in = (inputs >= 12) & (inputs < 64)
-            digit_out = (wanted >= 2) & (wanted < 12)
+            name_in = (inputs >= names[0]) & (inputs < names[1])
+            digit_out = (wanted >= digits[0]) & (wanted < digits[1])
             parts = {
                 "lookup": (kinds == solve) & name_in & digit_out,
                 "copy": (kinds == solve) & ~digit_out,
@@ -157,12 +177,18 @@ def main():
                 "judge": inside & (kinds == judge) & (wanted == yes),
                 "judgeno": inside & (kinds == judge) & (wanted == no),
                 "verdict": (kinds == judge) & (inputs == verdict),
-                "claim": (kinds == solve) & (inputs == verdict),
             }
             for key, part in parts.items():
                 s = stats.setdefault(key, [0, 0])
                 s[0] += right[part].sum().item()
                 s[1] += part.sum().item()
+            if a.carry:
+                s = stats.setdefault("known", [0, 0])
+                s[0] += (read[:, : config.vocab_size].argmax(-1) == inputs).sum().item()
+                s[1] += len(inputs)
+                s = stats.setdefault("following", [0, 0])
+                s[0] += (read[:, config.vocab_size :].argmax(-1) == following).sum().item()
+                s[1] += len(inputs)
             s = stats.setdefault("loss", [0.0, 0])
             s[0] += loss.item()
             s[1] += 1

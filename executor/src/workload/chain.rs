@@ -22,9 +22,7 @@ pub use level::{DEFAULT_LEVEL, LEVELS, Level};
 pub use problem::{
     Digit, Expression, Name, Operand, Operation, Problem, ProblemId, Split, Statement, problem,
 };
-pub use proposal::{
-    Flaw, Verdict, claim_prompt, claim_solution, parse_claim_verdict, parse_verdict, verify_prompt,
-};
+pub use proposal::{Flaw, Verdict, parse_verdict, verify_prompt};
 pub use record::{Mixture, Record, judged_record, training_record};
 pub use solution::parse_answer;
 pub use vocabulary::{END_TOKEN, TOKENS, decode, encode, token_id, tokenizer_json};

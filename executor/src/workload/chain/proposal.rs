@@ -29,7 +29,7 @@ pub enum Flaw {
     Answer,
 }
 
-/// All flaws; lookups twice, because models make that mistake most.
+/// The flaws that are drawn from; lookups twice, because models make that mistake most.
 const FLAWS: [Flaw; 6] =
     [Flaw::Lookup, Flaw::Lookup, Flaw::Arithmetic, Flaw::Operation, Flaw::Operand, Flaw::Answer];
 
@@ -38,34 +38,6 @@ const FLAWS: [Flaw; 6] =
 #[must_use]
 pub fn verify_prompt(problem: &Problem, wording: Wording, proposed: &str) -> String {
     format!("judge : {} shown : {proposed} verdict", problem.body(wording))
-}
-
-/// What the model reads before it solves the problem itself and then says whether `claimed` is right: the text ends
-/// with `verdict yes` or `verdict no`, see [`parse_claim_verdict`].
-#[must_use]
-pub fn claim_prompt(problem: &Problem, wording: Wording, claimed: Digit) -> String {
-    format!("solve : {} check {claimed} . work :", problem.body(wording))
-}
-
-/// What the model should write after [`claim_prompt`]: the solution, one more step that subtracts the claim from the
-/// answer, and the verdict: `… answer e 3 . check : e 3 - 5 = check 8 ; verdict no`.
-#[must_use]
-pub fn claim_solution(problem: &Problem, wording: Wording, claimed: Digit) -> String {
-    let difference = Operation::Minus.apply(problem.answer, claimed % 10);
-    let verdict = if difference == 0 { "yes" } else { "no" };
-    let question = name_text(problem.question);
-    format!(
-        "{} check : {question} {} - {claimed} = check {difference} ; verdict {verdict}",
-        problem.solution(wording),
-        problem.answer
-    )
-}
-
-/// The verdict that a model wrote at the end of its own work after [`claim_prompt`].
-#[must_use]
-pub fn parse_claim_verdict(generated: &str) -> Option<Verdict> {
-    let (_, end) = generated.split_once("verdict")?;
-    parse_verdict(end)
 }
 
 /// The verdict in generated text: its first word, if that is `yes` or `no`.
@@ -85,19 +57,20 @@ impl Problem {
         self.flawed(wording, &mut self.id.draw(1000 + attempt))
     }
 
+    /// A solution with this flaw and a wrong answer. `None` if none was found: a flaw may be masked (`x - x`), and
+    /// a problem whose question needs constants only has no operation to get wrong.
+    #[must_use]
+    pub fn solution_with(&self, flaw: Flaw, wording: Wording, attempt: u64) -> Option<String> {
+        let mut draw = self.id.draw((1 << 32) + attempt);
+        let statements = self.ordered(wording);
+        (0..256).find_map(|_| self.flawed_at_random(flaw, &statements, &mut draw))
+    }
+
     pub(super) fn flawed(&self, wording: Wording, draw: &mut Draw) -> String {
         let statements = self.ordered(wording);
-        let needed = ancestors(&self.statements, self.question);
-        // A flaw may be masked (a lookup of an equal value, `x - x`), so draw until the answer differs.
         for _ in 0..64 {
             let flaw = FLAWS[draw.index(FLAWS.len())];
-            let position = draw.index(statements.len());
-            if needed & (1 << statements[position].target.0) == 0 {
-                continue;
-            }
-            let mut writer = Writer::new(flaw, position);
-            let (text, answer) = writer.write(&statements, self.question, draw);
-            if answer != self.answer {
+            if let Some(text) = self.flawed_at_random(flaw, &statements, draw) {
                 return text;
             }
         }
@@ -106,10 +79,20 @@ impl Problem {
         let right_end = format!("answer {question} {} .", self.answer);
         self.solution(wording).replace(&right_end, &format!("answer {question} {wrong} ."))
     }
+
+    /// The flaw at a random statement; `None` if the answer does not need that statement or stays right.
+    fn flawed_at_random(&self, flaw: Flaw, statements: &[Statement], draw: &mut Draw) -> Option<String> {
+        let position = draw.index(statements.len());
+        if ancestors(&self.statements, self.question) & (1 << statements[position].target.0) == 0 {
+            return None;
+        }
+        let (text, answer) = Writer::new(flaw, position).write(statements, self.question, draw);
+        (answer != self.answer).then_some(text)
+    }
 }
 
-/// A chain with flaws in about a quarter of its steps (some draws change nothing), for training only: its text, and for each token whether a
-/// solver that reads what stands before it would have written something else.
+/// A chain with flaws in about a quarter of its steps (some draws change nothing), for training only: its text, and
+/// for each token whether a solver that reads what stands before it would have written something else.
 pub(super) fn spotted(problem: &Problem, wording: Wording, draw: &mut Draw) -> (String, Vec<bool>) {
     let mut writer = Writer::new(Flaw::Answer, 0);
     let mut words = Vec::new();

@@ -3,7 +3,7 @@
 use super::draw::Draw;
 use super::level::Level;
 use super::problem::{NAMES, Name, Problem, ProblemId, Split};
-use super::proposal::{claim_prompt, claim_solution, spotted, verify_prompt};
+use super::proposal::{spotted, verify_prompt};
 use super::vocabulary::{END_TOKEN, encode, name_text, token_id};
 use super::wording::{HINTS, WORDINGS, Wording};
 
@@ -27,14 +27,16 @@ pub struct Mixture {
     pub recall_percent: u32,
     /// Problem and proposed solution, verdict.
     pub judge_percent: u32,
-    /// Problem and claimed answer; the model solves it and then judges the claim.
-    pub claim_percent: u32,
     /// Problem and a chain with several flaws, each to be noticed where it is.
     pub check_percent: u32,
     /// Fewest statements.
     pub statements_min: u32,
-    /// Most statements; lengths are drawn so that short problems are more frequent.
+    /// Most statements of all but the long problems; lengths are drawn so that short ones are more frequent.
     pub statements_max: u32,
+    /// Share of long problems among all records.
+    pub long_percent: u32,
+    /// Most statements of a long problem; their lengths are uniform from `statements_max` on.
+    pub long_max: u32,
 }
 
 /// Record number `index` of the training set `seed`.
@@ -44,7 +46,10 @@ pub fn training_record(seed: u64, mixture: Mixture, index: u64) -> Record {
     let kind = draw.below(100);
     let first = draw.between(mixture.statements_min, mixture.statements_max);
     let second = draw.between(mixture.statements_min, mixture.statements_max);
-    let statements = first.min(second);
+    let mut statements = first.min(second);
+    if draw.percent(mixture.long_percent) {
+        statements = draw.between(mixture.statements_max, mixture.long_max);
+    }
     if kind < mixture.recall_percent {
         return recall(&mut draw, statements);
     }
@@ -59,20 +64,8 @@ pub fn training_record(seed: u64, mixture: Mixture, index: u64) -> Record {
     if kind < mixture.recall_percent + mixture.judge_percent + mixture.check_percent {
         return check(&problem, wording, &mut draw);
     }
-    if kind < mixture.recall_percent + mixture.judge_percent + mixture.check_percent + mixture.claim_percent {
-        return claim(&problem, wording, &mut draw);
-    }
     let hint = HINTS[draw.index(HINTS.len())];
     solve(&problem.prompt(wording, hint), &problem.solution(wording))
-}
-
-/// The claim is right half of the time.
-fn claim(problem: &Problem, wording: Wording, draw: &mut Draw) -> Record {
-    let is_right = draw.percent(50);
-    let offset = if is_right { 0 } else { 1 + draw.digit() % 9 };
-    let claimed = (problem.answer + offset) % 10;
-    let solution = claim_solution(problem, wording, claimed);
-    solve(&claim_prompt(problem, wording, claimed), &solution)
 }
 
 /// Loss on every token after the prompt, the end token included.
