@@ -140,7 +140,8 @@ pub(crate) fn lag_kv(head: &PlainHead, len: usize, lag: usize, sinks: usize) -> 
                         let column = || reference.iter().map(|row| f64::from(row[c]));
                         let (low, high) =
                             (column().fold(f64::MAX, f64::min), column().fold(f64::MIN, f64::max));
-                        (f64::from(rows[i][c]) - low) / (high - low)
+                        // A channel that the reference holds still says nothing.
+                        if high > low { (f64::from(rows[i][c]) - low) / (high - low) } else { 0.0 }
                     })
                     .collect();
                 let mean = scaled.iter().sum::<f64>() / scaled.len() as f64;

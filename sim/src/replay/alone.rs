@@ -43,7 +43,8 @@ pub(super) fn replay_alone(
             }
         }
         let is_due = states.first().is_some_and(|state| stack.is_due_for(state, moment));
-        if is_due || seen == meta.len {
+        // A tile knows no tokens after it: what is resident is measured before later ones are stored.
+        if is_due || seen == meta.len || seen.is_multiple_of(TILE) {
             for (run, state) in runs.iter().zip(&states) {
                 measure(&run.head, measured..seen, meta.prompt_len, state.resident(), settings, &mut outcome);
             }
@@ -73,7 +74,8 @@ pub(super) fn replay_alone(
     Ok(outcome)
 }
 
-/// Adds recall and output error of `queries`, between which nothing was evicted. `slots` may hold tokens after a query.
+/// Adds recall and output error of `queries`, between which nothing was evicted. `slots` may hold tokens after a query, up to
+/// the end of its tile.
 fn measure(
     head: &RecordedHead<'_>,
     queries: std::ops::Range<u32>,
