@@ -231,3 +231,22 @@ fn a_prompt_that_does_not_fit_is_refused_with_the_numbers() {
             && failures[0].as_ref().unwrap().contains("8 recent")
     );
 }
+
+/// Scores that can be below 0 are no weights: the combination is refused when it is built.
+#[test]
+fn a_sampler_refuses_scores_that_can_be_negative() {
+    let knobs = Knobs { capacity: 16, recent: 4, sinks: 2, period: 4, window: 4 };
+    let mut refused = Vec::new();
+    for score in registry::SCORES {
+        let spec = StackSpec::periodic("sampled", knobs, Part::plain(score.spec.id)).unwrap();
+        match Stack::checked(StackSpec { select: Part::plain("weighted-sample"), ..spec }) {
+            Ok(_) => {}
+            Err(PolicyError::Refused { policy: "weighted-sample", reason }) => {
+                assert!(reason.contains(score.spec.id), "{reason}");
+                refused.push(score.spec.id);
+            }
+            Err(error) => panic!("{}: {error}", score.spec.id),
+        }
+    }
+    assert_eq!(refused, ["key-diff", "key-norm", "r-kv"]);
+}

@@ -27,13 +27,19 @@ pub(super) fn check_case(subject: &Subject<'_>, seed: u64, case: u32, report: &m
     let knobs = draws.knobs();
     let stack = match subject.build(&knobs) {
         Ok(stack) => stack,
-        Err(PolicyError::BudgetTooSmall { .. } | PolicyError::PeriodMismatch { .. }) => return,
+        Err(
+            PolicyError::BudgetTooSmall { .. }
+            | PolicyError::PeriodMismatch { .. }
+            | PolicyError::Refused { .. },
+        ) => return,
         Err(error) => return report.find("P1", case, format!("{knobs:?} are refused: {error}")),
     };
-    if let Err(error) = on_vectors(subject, &stack, &mut draws, case, report) {
-        report.find("P1", case, error.to_string());
+    if stack.can_evict() {
+        if let Err(error) = on_vectors(subject, &stack, &mut draws, case, report) {
+            report.find("P1", case, error.to_string());
+        }
+        degenerate(&stack, &mut draws, case, report);
     }
-    degenerate(&stack, &mut draws, case, report);
     // Replays are the costly part.
     if case.is_multiple_of(4)
         && let Err(error) = on_replay(subject, &stack, &mut draws, case, report)

@@ -50,6 +50,11 @@ impl Stack {
             knobs: spec.knobs,
             order: spec.order,
         };
+        if stack.select.takes_weights() && stack.score.can_be_negative() {
+            let (policy, score) = (stack.select.spec().id, stack.score.spec().id);
+            let reason = format!("it takes scores as weights, and those of `{score}` can be below 0");
+            return Err(PolicyError::Refused { policy, reason });
+        }
         stack.scorer = stack.scorer_key();
         if stack.can_evict() && stack.budget.is_studys() {
             stack.check_amounts()?;

@@ -57,6 +57,10 @@ macro_rules! handed_on {
             self.$inner.is_layer_wide()
         }
 
+        fn can_be_negative(&self) -> bool {
+            self.$inner.can_be_negative()
+        }
+
         fn looks_at_choice(&self) -> bool {
             LOOKS_AT_CHOICE || self.$inner.looks_at_choice()
         }

@@ -61,6 +61,10 @@ impl Score for KeyDiff {
         Ok(())
     }
 
+    fn can_be_negative(&self) -> bool {
+        true
+    }
+
     fn params(&self) -> serde_json::Value {
         serde_json::json!({})
     }

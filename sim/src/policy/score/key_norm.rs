@@ -50,6 +50,10 @@ impl Score for KeyNorm {
         Ok(())
     }
 
+    fn can_be_negative(&self) -> bool {
+        true
+    }
+
     fn params(&self) -> serde_json::Value {
         serde_json::json!({})
     }

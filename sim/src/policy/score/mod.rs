@@ -52,6 +52,11 @@ pub trait Score: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether scores can be below 0: then they are no weights for a sampler.
+    fn can_be_negative(&self) -> bool {
+        false
+    }
+
     /// Trace fields that it reads with its parameters.
     fn needs(&self) -> Needs {
         self.spec().needs

@@ -164,6 +164,10 @@ impl Score for RKv {
         self.params.window
     }
 
+    fn can_be_negative(&self) -> bool {
+        true
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

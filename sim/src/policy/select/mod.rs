@@ -34,6 +34,11 @@ pub trait Select: std::fmt::Debug + Send + Sync {
         draws: &Draws,
     ) -> Result<Selection, PolicyError>;
 
+    /// Whether scores are weights, which cannot be below 0.
+    fn takes_weights(&self) -> bool {
+        false
+    }
+
     /// The effective parameters.
     fn params(&self) -> serde_json::Value;
 }

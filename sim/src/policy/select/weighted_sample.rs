@@ -102,6 +102,10 @@ impl Select for WeightedSample {
         Ok(selection)
     }
 
+    fn takes_weights(&self) -> bool {
+        true
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }
