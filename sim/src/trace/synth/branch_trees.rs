@@ -480,10 +480,10 @@ mod tests {
 
     #[test]
     fn right_branches_are_surer_and_harm_needs_another_prefix() {
-        let params = BranchParams { problems: 60, ..BranchParams::default() };
+        let params = BranchParams { problems: 400, ..BranchParams::default() };
         let source = source(params);
         let (mut right, mut wrong, mut flipped) = (Vec::new(), Vec::new(), [0_u32; 4]);
-        for index in 0..60 {
+        for index in 0..400 {
             for branch in source.problem(index).unwrap().branches.iter().skip(1) {
                 let (own, root) = (branch.own.as_ref().unwrap(), branch.root.as_ref().unwrap());
                 let group = if own.correct == Some(true) { &mut right } else { &mut wrong };
@@ -494,8 +494,8 @@ mod tests {
         let mean =
             |values: &[f64]| values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap());
         assert!((mean(&right) - mean(&wrong) - 0.2).abs() < 0.03, "{} {}", mean(&right), mean(&wrong));
-        let share = f64::from(u32::try_from(right.len()).unwrap()) / 480.0;
-        assert!((share - 0.55).abs() < 0.08, "{share}");
+        let share = f64::from(u32::try_from(right.len()).unwrap()) / 3200.0;
+        assert!((share - 0.55).abs() < 0.06, "{share}");
         assert!(flipped[0] == 0 && flipped[3] > flipped[1], "{flipped:?}");
     }
 
