@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod branches;
 pub mod closed_loop;
 mod decode;
 mod embedded;

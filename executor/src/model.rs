@@ -321,6 +321,19 @@ impl Model {
         Ok((Decoder::new(&mut self.engine, cache), self.codec.as_ref()))
     }
 
+    /// A decoder that goes on with a cache of this model, and the tokenizer beside it.
+    ///
+    /// # Errors
+    /// The model has no tokenizer.
+    pub(crate) fn decoder_and_codec_with(
+        &mut self,
+        cache: KvCache,
+    ) -> Result<(Decoder<'_>, &TextCodec), TextError> {
+        let Self { engine, codec, name, .. } = self;
+        let codec = codec.as_ref().ok_or_else(|| TextError::NoTokenizer { model: name.clone() })?;
+        Ok((Decoder::new(engine, cache), codec))
+    }
+
     /// Name of the first weights file, without its folder.
     pub(crate) fn source_file(&self) -> Option<String> {
         let name = self.weight_files.first()?.file_name()?;

@@ -130,13 +130,20 @@ pub fn parse_problems(text: &str, path: &Path) -> Result<Vec<Problem>, ProblemEr
 }
 
 impl Problem {
+    /// The question, with a line for each choice.
+    #[must_use]
+    pub fn with_choices(&self) -> String {
+        let mut text = self.question.clone();
+        for (letter, choice) in ('A'..='Z').zip(&self.choices) {
+            text.push_str(&format!("\n{letter}. {choice}"));
+        }
+        text
+    }
+
     /// The problem as a chat of one user turn that asks for reasoning step by step.
     #[must_use]
     pub fn as_chat(&self) -> RecordItem {
-        let mut content = self.question.clone();
-        for (letter, choice) in ('A'..='Z').zip(&self.choices) {
-            content.push_str(&format!("\n{letter}. {choice}"));
-        }
+        let mut content = self.with_choices();
         content.push_str("\n\nReason step by step, then give the final answer.");
         RecordItem {
             item: self.id.clone(),

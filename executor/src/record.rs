@@ -8,7 +8,7 @@ use std::path::Path;
 use kvlab_sim::{
     trace::{
         DecodingInfo, Dtype, FinishedTrace, KeyState, Leftover, ModelInfo, NormInfo, RopeInfo, RuntimeInfo,
-        SequenceEnd, StoredWeights, ToolInfo, TraceHeader, TraceWriter, Weight, WorkloadInfo,
+        SequenceEnd, StoredBranches, StoredFields, StoredWeights, ToolInfo, TraceHeader, TraceWriter, Weight, WorkloadInfo,
     },
     types::ModelShape,
 };
@@ -238,30 +238,57 @@ pub(crate) fn graded(item: &RecordItem, grader: Option<Grader>, text: Option<&st
 }
 
 fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<TraceHeader, ExecutorError> {
-    let config = model.config();
-    let identity = model.identity()?;
-    Ok(TraceHeader {
-        synthetic: None,
+    let eps = model.config().rms_eps;
+    let parts = HeaderParts {
         tool: plan.tool.clone(),
-        shape: shape(config)?,
-        rope: Some(rope_info(model)),
-        runtime: Some(runtime_info(model.runtime())),
-        model: model_info(config, identity, model.source_file()),
+        workload: plan.workload.clone(),
+        seed: plan.seed,
         decoding: DecodingInfo {
             mode: "greedy".to_owned(),
             max_new_tokens: plan.open_loop.max_new_tokens,
             chat_template: items.iter().any(|item| matches!(item.prompt, PromptForm::Chat(_))),
         },
-        workload: plan.workload.clone(),
-        seed: plan.seed,
-        shard_tokens: TraceHeader::SHARD_TOKENS,
         fields: plan.open_loop.fields,
         weights: StoredWeights {
             w_o: plan.weights.w_o,
-            final_norm: plan.weights.head.map(|_| NormInfo { kind: "rms".to_owned(), eps: config.rms_eps }),
+            final_norm: plan.weights.head.map(|_| NormInfo { kind: "rms".to_owned(), eps }),
             unembedding: plan.weights.head,
         },
         branches: None,
+    };
+    header_of(model, parts)
+}
+
+/// What differs between the kinds of recordings.
+pub(crate) struct HeaderParts {
+    pub(crate) tool: ToolInfo,
+    pub(crate) workload: WorkloadInfo,
+    pub(crate) seed: u64,
+    pub(crate) decoding: DecodingInfo,
+    pub(crate) fields: StoredFields,
+    pub(crate) weights: StoredWeights,
+    pub(crate) branches: Option<StoredBranches>,
+}
+
+/// The header of a recording on `model`.
+pub(crate) fn header_of(model: &Model, parts: HeaderParts) -> Result<TraceHeader, ExecutorError> {
+    let config = model.config();
+    let identity = model.identity()?;
+    let HeaderParts { tool, workload, seed, decoding, fields, weights, branches } = parts;
+    Ok(TraceHeader {
+        synthetic: None,
+        tool,
+        shape: shape(config)?,
+        rope: Some(rope_info(model)),
+        runtime: Some(runtime_info(model.runtime())),
+        model: model_info(config, identity, model.source_file()),
+        decoding,
+        workload,
+        seed,
+        shard_tokens: TraceHeader::SHARD_TOKENS,
+        fields,
+        weights,
+        branches,
         requests: None,
         derived_from: Vec::new(),
     })

@@ -54,6 +54,16 @@ impl<'m> Decoder<'m> {
         &self.engine.config
     }
 
+    /// The output head.
+    pub fn head(&mut self) -> &mut Head {
+        &mut self.engine.head
+    }
+
+    /// The embedding of a token, `[hidden]`; the token must be one of the vocabulary.
+    pub(crate) fn embedding(&self, token: u32) -> Vec<f32> {
+        self.engine.embed(&[token])
+    }
+
     /// Keys and values so far. A clone is a fork: it shares what it can.
     #[must_use]
     pub fn cache(&self) -> &KvCache {

@@ -88,6 +88,20 @@ impl Head {
         Ok(all)
     }
 
+    /// Logits of rows of the residual stream without the final norm, `[row, hidden]` → `[row * vocab]`.
+    ///
+    /// # Errors
+    /// Rows of another width, or the runtime.
+    pub fn raw_logits(&mut self, rows: ArrayView2<'_, f32>) -> Result<Vec<f32>, DecodeError> {
+        self.check_width(rows)?;
+        let mut all = Vec::with_capacity(rows.nrows() * self.vocab);
+        for batch in rows.axis_chunks_iter(ndarray::Axis(0), BATCH_ROWS) {
+            let plain: Vec<f32> = batch.iter().copied().collect();
+            all.extend_from_slice(self.project(&plain)?.data());
+        }
+        Ok(all)
+    }
+
     /// Looks at rows of the residual stream, `[row, hidden]`, as if each were the last layer's.
     ///
     /// # Errors

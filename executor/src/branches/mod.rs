@@ -1,0 +1,248 @@
+//! Recording of branch trees: every branch behind its own prefix and behind the root's, and a verifier on each outcome.
+//!
+//! Responsible for what is run and what is kept of it, so that prefix sharing, verify skip and layer exit can be replayed
+//! at every threshold without the model. Not responsible for thresholds: nothing is skipped or shared here. Protocol after
+//! RKSC (github AnirudhSekar/RKSC `rksc.ipynb`); differs where its notebook measures something else than it says: the verifier reads
+//! the whole problem, states are read at the true last token, nothing is padded, and steps after the end of a text
+//! do not exist.
+
+mod decode;
+mod look;
+mod tree;
+
+pub use tree::{BranchWords, TreeItem, TreeSet};
+
+use std::{num::NonZeroUsize, path::Path};
+
+use kvlab_sim::{
+    trace::{
+        Branch, DecodingInfo, FinishedTrace, Leftover, Problem, StoredBranches, StoredFields, StoredWeights,
+        ToolInfo, TraceWriter, WorkloadInfo,
+    },
+    types::TokenId,
+};
+
+use crate::{
+    decode::KvCache,
+    error::ExecutorError,
+    model::Model,
+    progress::Progress,
+    record::{self, Grader, HeaderParts, RecordError},
+};
+use decode::{Decoding, Ended};
+use look::{PromptStates, verdict};
+
+/// How branch trees are recorded.
+#[derive(Debug, Clone)]
+pub struct BranchPlan {
+    /// Prompt tokens per pass.
+    pub chunk: NonZeroUsize,
+    /// Most tokens that a branch generates.
+    pub max_new_tokens: u32,
+    /// Whether the facts of every decoding step are kept.
+    pub steps: bool,
+    /// The program.
+    pub tool: ToolInfo,
+    /// Where the problems come from.
+    pub workload: WorkloadInfo,
+    /// The recording's seed.
+    pub seed: u64,
+    /// How answers are graded.
+    pub grader: Grader,
+    /// The verifier's texts for yes and for no: the first token of each counts.
+    pub verdict_words: (&'static str, &'static str),
+}
+
+/// Records branch trees into a trace at `target`. Problems that an interrupted recording finished are not run again.
+///
+/// # Errors
+/// The model has no tokenizer, a prompt does not fit, or the decoder or the trace fails.
+pub fn record_branches(
+    model: &mut Model,
+    items: &[TreeItem],
+    plan: &BranchPlan,
+    target: &Path,
+    leftover: Leftover,
+    progress: &dyn Progress,
+) -> Result<FinishedTrace, ExecutorError> {
+    if items.is_empty() {
+        return Err(RecordError::NoPrompts.into());
+    }
+    let word = |model: &Model, text: &str| -> Result<u32, ExecutorError> {
+        let tokens = model.codec()?.encode_formatted(text)?;
+        Ok(*tokens.first().ok_or(crate::decode::DecodeError::NoTokens)?)
+    };
+    let verdict_tokens = (word(model, plan.verdict_words.0)?, word(model, plan.verdict_words.1)?);
+    let header = record::header_of(
+        model,
+        HeaderParts {
+            tool: plan.tool.clone(),
+            workload: plan.workload.clone(),
+            seed: plan.seed,
+            decoding: DecodingInfo {
+                mode: "greedy".to_owned(),
+                max_new_tokens: plan.max_new_tokens,
+                chat_template: false,
+            },
+            fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
+            weights: StoredWeights::default(),
+            branches: Some(StoredBranches {
+                similarity: true,
+                steps: plan.steps,
+                verdicts: true,
+                yes_token: Some(verdict_tokens.0),
+                no_token: Some(verdict_tokens.1),
+            }),
+        },
+    )?;
+    let mut writer = TraceWriter::create(target, header, leftover)?;
+    let done = writer.finished_problems() as usize;
+    progress.start("recording branch trees", Some(items.len() as u64));
+    progress.advance(done.min(items.len()) as u64);
+    for item in items.iter().skip(done) {
+        let problem = Recorder { model, plan, item, verdict_tokens }.problem()?;
+        writer.push_problem(&problem)?;
+        progress.advance(1);
+    }
+    progress.finish();
+    Ok(writer.finish()?)
+}
+
+/// A prompt in tokens.
+struct PromptTokens {
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+}
+
+impl PromptTokens {
+    fn all(&self) -> Vec<u32> {
+        [self.prefix.as_slice(), self.suffix.as_slice()].concat()
+    }
+}
+
+/// One problem at work.
+struct Recorder<'a> {
+    model: &'a mut Model,
+    plan: &'a BranchPlan,
+    item: &'a TreeItem,
+    verdict_tokens: (u32, u32),
+}
+
+impl Recorder<'_> {
+    fn problem(&mut self) -> Result<Problem, ExecutorError> {
+        let root = self.tokens(&self.item.root)?;
+        let states = self.states(&root)?.0;
+        let shared = self.prefix_cache(&root.prefix)?;
+        let mut branches = vec![Branch {
+            parent: None,
+            seq: None,
+            wording: self.item.root.wording,
+            wording_level: self.item.root.wording_level,
+            hint: self.item.root.hint,
+            prefix_len: count(root.prefix.len()),
+            tokens: ids(&root.all()),
+            similarity: Vec::new(),
+            own: None,
+            root: None,
+        }];
+        // Behind the root's prefix the outcome depends on the suffix alone.
+        let mut behind_root: Vec<(Vec<u32>, Ended)> = Vec::new();
+        for words in &self.item.branches {
+            let tokens = self.tokens(words)?;
+            let (own_states, cache) = self.states(&tokens)?;
+            let known = behind_root.iter().find(|(suffix, _)| *suffix == tokens.suffix);
+            let root_end = match known {
+                Some((_, ended)) => ended.clone(),
+                None => {
+                    let mut decoding = self.decoding(shared.clone())?;
+                    let ended = decoding.run(&tokens.suffix, &self.item.stops)?;
+                    behind_root.push((tokens.suffix.clone(), ended.clone()));
+                    ended
+                }
+            };
+            let own_end = if tokens.prefix == root.prefix {
+                root_end.clone()
+            } else {
+                let (cache, last) = cache;
+                self.decoding(cache)?.run_from(&last, &self.item.stops)?
+            };
+            branches.push(Branch {
+                parent: Some(0),
+                seq: None,
+                wording: words.wording,
+                wording_level: words.wording_level,
+                hint: words.hint,
+                prefix_len: count(tokens.prefix.len()),
+                tokens: ids(&tokens.all()),
+                similarity: states.similarity(&own_states),
+                own: Some(self.outcome(own_end, words)?),
+                root: Some(self.outcome(root_end, &self.item.root)?),
+            });
+        }
+        let (item, expected_answer) = (self.item.item.clone(), self.item.expected_answer.clone());
+        Ok(Problem { item, expected_answer, branches })
+    }
+
+    fn tokens(&self, words: &BranchWords) -> Result<PromptTokens, ExecutorError> {
+        let codec = self.model.codec()?;
+        let tokens = PromptTokens {
+            prefix: codec.encode(&words.prefix)?,
+            suffix: codec.encode_formatted(&words.suffix)?,
+        };
+        let length = tokens.prefix.len() + tokens.suffix.len();
+        record::check_context(self.model, &self.item.item, length, self.plan.max_new_tokens)?;
+        Ok(tokens)
+    }
+
+    /// States of a prompt, and what decoding goes on with.
+    fn states(&mut self, tokens: &PromptTokens) -> Result<(PromptStates, (KvCache, Vec<f32>)), ExecutorError> {
+        let mut decoder = self.model.decoder()?;
+        let (states, logits) =
+            PromptStates::read(&mut decoder, &tokens.all(), tokens.prefix.len(), self.plan.chunk)?;
+        Ok((states, (decoder.cache().clone(), logits)))
+    }
+
+    fn prefix_cache(&mut self, prefix: &[u32]) -> Result<KvCache, ExecutorError> {
+        let mut decoder = self.model.decoder()?;
+        let ignore = |_: &mut crate::decode::Decoder<'_>, _: &crate::decode::Pass| {
+            Ok::<_, crate::decode::DecodeError>(())
+        };
+        decoder.prefill(prefix, self.plan.chunk, crate::decode::Taps::NONE, ignore)?;
+        Ok(decoder.cache().clone())
+    }
+
+    fn decoding(&mut self, cache: KvCache) -> Result<Decoding<'_>, ExecutorError> {
+        let (decoder, codec) = self.model.decoder_and_codec_with(cache)?;
+        Ok(Decoding { decoder, codec, chunk: self.plan.chunk, most: self.plan.max_new_tokens })
+    }
+
+    /// Grades what was written and shows it to the verifier, in the words of `problem`.
+    fn outcome(
+        &mut self,
+        ended: Ended,
+        problem: &BranchWords,
+    ) -> Result<kvlab_sim::trace::Outcome, ExecutorError> {
+        let graded =
+            self.item.expected_answer.as_deref().map(|expected| (self.plan.grader)(&ended.text, expected));
+        let prompt = (self.item.verify)(problem.wording, &ended.text);
+        let prompt = self.model.codec()?.encode(&prompt)?;
+        record::check_context(self.model, &self.item.item, prompt.len(), 0)?;
+        let mut decoder = self.model.decoder()?;
+        let verdict = verdict(&mut decoder, &prompt, self.plan.chunk, self.verdict_tokens)?;
+        Ok(ended.outcome(self.model.codec()?, graded, verdict, self.plan.steps)?)
+    }
+}
+
+fn ids(tokens: &[u32]) -> Vec<TokenId> {
+    tokens.iter().copied().map(TokenId::new).collect()
+}
+
+/// Lengths were checked against the model's context.
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "facts are recorded as f32")]
+fn narrow(value: f64) -> f32 {
+    value as f32
+}
