@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod branches;
 mod chain_text;
 mod families;
 pub(crate) mod gguf_files;

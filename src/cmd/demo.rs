@@ -1,6 +1,7 @@
 //! `kvlab demo`: set-up, record, replay, sweep, plot, report, in one go.
 
 use super::items::ItemArgs;
+use super::record_branches::BranchArgs;
 use super::runtime::{CHAIN, RuntimeArgs};
 use super::{plot, record, report, study};
 use crate::exit::{CliError, Done};
@@ -143,6 +144,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         weights: Vec::new(),
         threads: args.threads,
         seed: args.seed,
+        branching: BranchArgs::default(),
         force: false,
         runtime: args.runtime.clone(),
     };

@@ -2,6 +2,7 @@
 
 use super::runtime::CHAIN;
 use crate::exit::CliError;
+use kvlab_executor::branches::TreeSet;
 use kvlab_executor::grade::{CHECKERS, checker};
 use kvlab_executor::workload::chain::{DEFAULT_LEVEL, LEVELS, Level};
 use kvlab_executor::{BUILT_INS, ExecutorError, ItemSet};
@@ -64,6 +65,28 @@ impl ItemArgs {
             set.grader = known.grade;
         }
         set.truncate(self.limit.map_or(usize::MAX, NonZeroUsize::get));
+        Ok(set)
+    }
+
+    /// The trees of prompts that these arguments name, each with `branches` branches.
+    pub(crate) fn trees(
+        &self,
+        seed: u64,
+        model: &str,
+        branches: u32,
+        one_wording: bool,
+    ) -> Result<TreeSet, CliError> {
+        let usual = if model == CHAIN { "chain" } else { "gsm8k" };
+        let level = Level::named(&self.level).unwrap_or(LEVELS[DEFAULT_LEVEL]);
+        let mut set = match (&self.problems, self.workload.as_deref().unwrap_or(usual)) {
+            (Some(path), _) => TreeSet::of_file(path, branches, one_wording),
+            (None, id) => TreeSet::built_in(id, level, self.count.get(), seed, branches, one_wording),
+        }
+        .map_err(ExecutorError::from)?;
+        if let Some(known) = self.grader.as_deref().and_then(checker) {
+            set.grader = known.grade;
+        }
+        set.items.truncate(self.limit.map_or(usize::MAX, NonZeroUsize::get));
         Ok(set)
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod list;
 pub(crate) mod model;
 pub(crate) mod plot;
 pub(crate) mod record;
+pub(crate) mod record_branches;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod runtime;

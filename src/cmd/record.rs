@@ -1,10 +1,12 @@
 //! `kvlab record`: a model and problems become a trace.
 
 use super::items::ItemArgs;
+use super::record_branches::{self, BranchArgs};
 use super::runtime::{self, CHAIN, RuntimeArgs};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
+use kvlab_executor::branches::TreeSet;
 use kvlab_executor::problems::problem_file_sha256;
 use kvlab_executor::{
     ExecutorError, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
@@ -52,6 +54,8 @@ pub(crate) struct Args {
     /// Seed of generated problems, written into the trace; greedy decoding draws nothing
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) branching: BranchArgs,
     /// Throw away an interrupted recording or a finished trace at --out, and begin anew
     #[arg(long)]
     pub(crate) force: bool,
@@ -88,7 +92,10 @@ const SMALL_WEIGHTS: usize = 8_000_000;
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     check_target(args)?;
     let bars = Bars::default();
-    let items = args.items.load(args.seed, &args.model)?;
+    let work = match args.branching.branches {
+        None => Work::Sequences(args.items.load(args.seed, &args.model)?),
+        Some(branches) => Work::Trees(record_branches::trees(args, branches)?),
+    };
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
     let leftover = if args.force { Leftover::Discard } else { Leftover::Resume };
     // The old trace steps aside, and comes back if there is no new one.
@@ -100,7 +107,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     if replaces {
         moved(&args.out, &aside)?;
     }
-    let outcome = into_trace(&mut model, &items, args, leftover, &bars);
+    let outcome = match &work {
+        Work::Sequences(set) => into_trace(&mut model, set, args, leftover, &bars),
+        Work::Trees(set) => record_branches::into_trace(&mut model, set, args, leftover, &bars),
+    };
     if replaces {
         if outcome.is_ok() {
             std::fs::remove_dir_all(&aside).map_err(|source| CliError::Io { path: aside, source })?;
@@ -111,6 +121,12 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     outcome?;
     news(&format!("trace written to {}", args.out.display()));
     Ok(Done::All)
+}
+
+/// What is recorded.
+enum Work {
+    Sequences(ItemSet),
+    Trees(TreeSet),
 }
 
 /// Refuses a target that would be lost or could not be read afterwards: only a trace may be replaced, and only on demand.
@@ -151,8 +167,6 @@ pub(crate) fn into_trace(
 ) -> Result<(), CliError> {
     runtime::tell(model);
     let max_new_tokens = args.max_new_tokens.unwrap_or(set.usual_new_tokens);
-    let digest = args.items.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
-    let digest = digest.map_err(ExecutorError::from)?;
     estimate(model, set.items.len(), max_new_tokens, args);
     let attention = match args.dtype {
         StoreDtype::F32 => Dtype::F32,
@@ -165,18 +179,26 @@ pub(crate) fn into_trace(
             fields: StoredFields { hidden: args.hidden, attention: Some(attention), lens: true, lens_top: 8 },
             prompt_lens: args.prompt_lens.map_or(PromptLens::Last, PromptLens::Every),
         },
-        tool: ToolInfo {
-            name: "kvlab".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            revision: None,
-        },
-        workload: WorkloadInfo { name: set.name.clone(), seed: args.seed, file_sha256: digest },
+        tool: tool(),
+        workload: workload(args, &set.name)?,
         seed: args.seed,
         grader: Some(set.grader),
         weights: weights(model, args, attention),
     };
     record(model, &set.items, &plan, &args.out, leftover, bars)?;
     Ok(())
+}
+
+/// Where the problems come from.
+pub(crate) fn workload(args: &Args, name: &str) -> Result<WorkloadInfo, CliError> {
+    let digest = args.items.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
+    let file_sha256 = digest.map_err(ExecutorError::from)?;
+    Ok(WorkloadInfo { name: name.to_owned(), seed: args.seed, file_sha256 })
+}
+
+/// This program.
+pub(crate) fn tool() -> ToolInfo {
+    ToolInfo { name: "kvlab".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), revision: None }
 }
 
 /// Which weights are kept, stored as queries, keys and values are.

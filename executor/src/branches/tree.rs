@@ -1,10 +1,10 @@
 //! Problems as trees of prompts: the same problem in other words, with a hint behind it.
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use crate::{
     grade,
-    problems::Problem,
+    problems::{GSM8K_SAMPLE, Problem, ProblemError, parse_problems, read_problems},
     record::{Graded, Grader},
     workload::chain::{self, HINTS, Level, WORDINGS, Wording},
 };
@@ -82,7 +82,39 @@ impl TreeSet {
         }
     }
 
-    /// The problems of a file, each with `branches` branches: eight framings of the question and eight hints in turn.
+    /// The built-in trees called `id`: `chain`, or `gsm8k`.
+    ///
+    /// # Errors
+    /// When there are none of that name.
+    pub fn built_in(
+        id: &str,
+        level: Level,
+        count: u32,
+        seed: u64,
+        branches: u32,
+        one_wording: bool,
+    ) -> Result<Self, ProblemError> {
+        match id {
+            "chain" => Ok(Self::chain(level, count, seed, branches, one_wording)),
+            "gsm8k" => {
+                let problems = parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample"))?;
+                Ok(Self::of_problems("gsm8k-sample", &problems, branches, one_wording))
+            }
+            _ => Err(ProblemError::Unknown { found: id.to_owned(), accepted: vec!["chain", "gsm8k"] }),
+        }
+    }
+
+    /// The problems of a file; the set is named as the file is, without extension.
+    ///
+    /// # Errors
+    /// As [`read_problems`].
+    pub fn of_file(path: &Path, branches: u32, one_wording: bool) -> Result<Self, ProblemError> {
+        let problems = read_problems(path)?;
+        let name = path.file_stem().map_or_else(|| "problems".into(), |stem| stem.to_string_lossy());
+        Ok(Self::of_problems(&name, &problems, branches, one_wording))
+    }
+
+    /// The given problems, each with `branches` branches: eight framings of the question and eight hints in turn.
     #[must_use]
     pub fn of_problems(name: &str, problems: &[Problem], branches: u32, one_wording: bool) -> Self {
         Self {

@@ -1,0 +1,60 @@
+//! `kvlab record --branches`: problems as trees of prompts.
+
+use super::record::{Args, tool, workload};
+use super::runtime;
+use crate::exit::CliError;
+use crate::output::news;
+use crate::progress::Bars;
+use kvlab_executor::branches::{BranchPlan, TreeSet, record_branches};
+use kvlab_executor::Model;
+use kvlab_sim::trace::Leftover;
+use std::num::{NonZeroU32, NonZeroUsize};
+
+/// Arguments of recordings of branch trees.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct BranchArgs {
+    /// Record trees of prompts instead of sequences: so many branches a problem, each behind its own prefix and behind the
+    /// root's, with a verifier's view after every layer. No queries, keys and values are stored
+    #[arg(long, value_name = "N", conflicts_with_all = ["hidden", "prompt_lens", "weights"])]
+    pub(crate) branches: Option<NonZeroU32>,
+    /// With --branches: all branches have the root's wording, only hints differ
+    #[arg(long, requires = "branches")]
+    pub(crate) one_wording: bool,
+    /// With --branches: leave out the facts of single decoding steps
+    #[arg(long, requires = "branches")]
+    pub(crate) no_steps: bool,
+}
+
+/// The trees that the arguments name.
+pub(crate) fn trees(args: &Args, branches: NonZeroU32) -> Result<TreeSet, CliError> {
+    args.items.trees(args.seed, &args.model, branches.get(), args.branching.one_wording)
+}
+
+/// Records the trees of `set` into the trace that `args` names.
+pub(crate) fn into_trace(
+    model: &mut Model,
+    set: &TreeSet,
+    args: &Args,
+    leftover: Leftover,
+    bars: &Bars,
+) -> Result<(), CliError> {
+    runtime::tell(model);
+    let max_new_tokens = args.max_new_tokens.unwrap_or(set.usual_new_tokens);
+    news(&format!(
+        "recording {} problems: up to {} continuations of {max_new_tokens} tokens, each with a verifier",
+        set.items.len(),
+        set.items.iter().map(|item| 2 * item.branches.len()).sum::<usize>(),
+    ));
+    let plan = BranchPlan {
+        chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
+        max_new_tokens,
+        steps: !args.branching.no_steps,
+        tool: tool(),
+        workload: workload(args, &set.name)?,
+        seed: args.seed,
+        grader: set.grader,
+        verdict_words: set.verdict_words,
+    };
+    record_branches(model, &set.items, &plan, &args.out, leftover, bars)?;
+    Ok(())
+}

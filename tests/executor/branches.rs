@@ -1,0 +1,125 @@
+//! Branch trees: what is recorded is what the model does, behind both prefixes.
+
+use kvlab_executor::{
+    LensOptions, Model, Quiet, Taps,
+    branches::{BranchPlan, TreeItem, TreeSet, record_branches},
+    embedded_model,
+    setup::SetupOptions,
+    workload::chain::LEVELS,
+};
+use kvlab_sim::trace::{Leftover, Prefix, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
+
+use super::support::{chunk, load_options};
+
+fn model() -> Model {
+    let cache = tempfile::tempdir().unwrap();
+    let options = SetupOptions { cache: Some(cache.path().to_owned()), ..SetupOptions::from_env() };
+    Model::load(&embedded_model(&options).unwrap(), &load_options(), &Quiet).unwrap()
+}
+
+fn plan(set: &TreeSet) -> BranchPlan {
+    BranchPlan {
+        chunk: chunk(64),
+        max_new_tokens: 120,
+        steps: true,
+        tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
+        workload: WorkloadInfo { name: set.name.clone(), seed: 7, file_sha256: None },
+        seed: 7,
+        grader: set.grader,
+        verdict_words: set.verdict_words,
+    }
+}
+
+/// Greedy tokens after a prompt, an end token left out, and their text.
+fn greedy(model: &mut Model, prompt: &str) -> (Vec<u32>, String) {
+    let tokens = model.codec().unwrap().encode(prompt).unwrap();
+    let ends: Vec<u32> = (0..200).filter(|token| model.codec().unwrap().is_end(*token)).collect();
+    let mut decoder = model.decoder().unwrap();
+    let made = decoder.generate(&tokens, chunk(64), 120, &|token| ends.contains(&token)).unwrap();
+    let text: Vec<u32> = made.iter().copied().filter(|token| !ends.contains(token)).collect();
+    let text = model.codec().unwrap().decode(&text).unwrap();
+    (made, text)
+}
+
+fn check_problem(model: &mut Model, trace: &Trace, index: u32, item: &TreeItem) {
+    let problem = trace.problem(index).unwrap();
+    assert_eq!((problem.item.as_str(), problem.branches.len()), (item.item.as_str(), 4));
+    for (branch, words) in problem.branches[1..].iter().zip(&item.branches) {
+        let own_prompt = format!("{}{}", words.prefix, words.suffix);
+        let root_prompt = format!("{}{}", item.root.prefix, words.suffix);
+        for (prefix, prompt, wording) in
+            [(Prefix::Own, own_prompt, words.wording), (Prefix::Root, root_prompt, item.root.wording)]
+        {
+            let outcome = branch.outcome(prefix).unwrap();
+            let (made, text) = greedy(model, &prompt);
+            let tokens: Vec<u32> = outcome.steps.iter().map(|step| step.token.get()).collect();
+            assert_eq!(tokens, made, "{prompt}");
+            assert_eq!(outcome.generated as usize, made.len());
+            assert_eq!(outcome.correct, Some(outcome.answer == problem.expected_answer));
+            let marked: Vec<usize> = (0..made.len()).filter(|at| outcome.steps[*at].in_answer).collect();
+            if let Some(answer) = &outcome.answer {
+                let said: Vec<u32> = marked.iter().map(|at| made[*at]).collect();
+                assert_eq!(model.codec().unwrap().decode(&said).unwrap().trim(), answer);
+            }
+
+            // The verifier's view of the last layer is the model's own next-token distribution.
+            let verifier = model.codec().unwrap().encode(&(item.verify)(wording, &text)).unwrap();
+            let verdict = outcome.verdict.as_ref().unwrap();
+            assert_eq!((verdict.prompt_tokens as usize, verdict.layers.len()), (verifier.len(), 8));
+            let mut decoder = model.decoder().unwrap();
+            let pass = decoder.forward(&verifier, Taps::STATES).unwrap();
+            let logits = decoder.last_logits(&pass).unwrap();
+            let rows = [verifier.len() - 1];
+            let lens = decoder.lens(&pass, &rows, LensOptions::default()).unwrap();
+            let codec = model.codec().unwrap();
+            let token = |word: &str| codec.encode_formatted(word).unwrap()[0] as usize;
+            let expected = 1.0 / (1.0 + f64::from(logits[token("no")] - logits[token("yes")]).exp());
+            let last = verdict.layers.last().unwrap();
+            assert!((f64::from(last.p_yes) - expected).abs() < 1e-4, "{} {expected}", last.p_yes);
+            for (facts, seen) in verdict.layers.iter().zip(&lens) {
+                let (normed, raw) = (&seen[0].normed, seen[0].raw.as_ref().unwrap());
+                assert!((f64::from(facts.entropy_nats) - normed.entropy_nats).abs() < 1e-3);
+                assert!((f64::from(facts.raw_entropy_nats) - raw.entropy_nats).abs() < 1e-3);
+            }
+        }
+        assert_eq!(branch.similarity.len(), 9);
+        let is_same = words.prefix == item.root.prefix && words.suffix == item.root.suffix;
+        let least = branch.similarity.iter().map(|s| s.cos_last).fold(1.0_f32, f32::min);
+        assert_eq!(is_same, least > 0.999_99, "the root's own words have its states: {least}");
+    }
+    // Behind the root's prefix, branches with the same suffix have the same outcome, and so has the one with its words.
+    assert_eq!(problem.branches[1].own, problem.branches[1].root);
+}
+
+#[test]
+fn every_branch_is_recorded_behind_both_prefixes_with_a_verifier() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    let mut model = model();
+    let set = TreeSet::chain(LEVELS[0], 2, 7, 3, false);
+    record_branches(&mut model, &set.items, &plan(&set), &target, Leftover::Refuse, &Quiet).unwrap();
+    verify(&target).unwrap();
+    let trace = Trace::open(&target).unwrap();
+    assert_eq!(trace.problems(), 2);
+    for (index, item) in (0..).zip(&set.items) {
+        check_problem(&mut model, &trace, index, item);
+    }
+}
+
+#[test]
+fn an_interrupted_recording_of_trees_ends_as_an_undisturbed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+    let mut model = model();
+    let set = TreeSet::chain(LEVELS[0], 3, 7, 2, true);
+    let undisturbed =
+        record_branches(&mut model, &set.items, &plan(&set), &whole, Leftover::Refuse, &Quiet).unwrap();
+    // A prompt that cannot be run stops the recording behind the first problem.
+    let mut broken = TreeSet::chain(LEVELS[0], 3, 7, 2, true);
+    broken.items[1].branches[1].prefix = "let ".repeat(3000);
+    record_branches(&mut model, &broken.items, &plan(&set), &parts, Leftover::Refuse, &Quiet).unwrap_err();
+    assert!(!parts.exists());
+    let resumed =
+        record_branches(&mut model, &set.items, &plan(&set), &parts, Leftover::Resume, &Quiet).unwrap();
+    assert_eq!(resumed.digest, undisturbed.digest);
+}
