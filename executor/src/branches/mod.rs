@@ -130,7 +130,8 @@ struct Recorder<'a> {
 
 impl Recorder<'_> {
     fn problem(&mut self) -> Result<Problem, ExecutorError> {
-        let root = self.tokens(&self.item.root)?;
+        let item = self.item;
+        let root = self.tokens(&item.root)?;
         let states = self.states(&root)?.0;
         let shared = self.prefix_cache(&root.prefix)?;
         let mut branches = vec![Branch {
@@ -147,7 +148,7 @@ impl Recorder<'_> {
         }];
         // Behind the root's prefix the outcome depends on the suffix alone.
         let mut behind_root: Vec<(Vec<u32>, Ended)> = Vec::new();
-        for words in &self.item.branches {
+        for words in &item.branches {
             let tokens = self.tokens(words)?;
             let (own_states, cache) = self.states(&tokens)?;
             let known = behind_root.iter().find(|(suffix, _)| *suffix == tokens.suffix);
@@ -155,7 +156,7 @@ impl Recorder<'_> {
                 Some((_, ended)) => ended.clone(),
                 None => {
                     let mut decoding = self.decoding(shared.clone())?;
-                    let ended = decoding.run(&tokens.suffix, &self.item.stops)?;
+                    let ended = decoding.run(&tokens.suffix, &item.stops)?;
                     behind_root.push((tokens.suffix.clone(), ended.clone()));
                     ended
                 }
@@ -164,7 +165,7 @@ impl Recorder<'_> {
                 root_end.clone()
             } else {
                 let (cache, last) = cache;
-                self.decoding(cache)?.run_from(&last, &self.item.stops)?
+                self.decoding(cache)?.run_from(&last, &item.stops)?
             };
             branches.push(Branch {
                 parent: Some(0),
@@ -176,11 +177,10 @@ impl Recorder<'_> {
                 tokens: ids(&tokens.all()),
                 similarity: states.similarity(&own_states),
                 own: Some(self.outcome(own_end, words)?),
-                root: Some(self.outcome(root_end, &self.item.root)?),
+                root: Some(self.outcome(root_end, &item.root)?),
             });
         }
-        let (item, expected_answer) = (self.item.item.clone(), self.item.expected_answer.clone());
-        Ok(Problem { item, expected_answer, branches })
+        Ok(Problem { item: item.item.clone(), expected_answer: item.expected_answer.clone(), branches })
     }
 
     fn tokens(&self, words: &BranchWords) -> Result<PromptTokens, ExecutorError> {
