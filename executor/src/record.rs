@@ -8,7 +8,8 @@ use std::path::Path;
 use kvlab_sim::{
     trace::{
         DecodingInfo, Dtype, FinishedTrace, KeyState, Leftover, ModelInfo, NormInfo, RopeInfo, RuntimeInfo,
-        SequenceEnd, StoredBranches, StoredFields, StoredWeights, ToolInfo, TraceHeader, TraceWriter, Weight, WorkloadInfo,
+        SequenceEnd, StoredBranches, StoredFields, StoredWeights, ToolInfo, TraceHeader, TraceWriter, Weight,
+        WorkloadInfo,
     },
     types::ModelShape,
 };

@@ -5,8 +5,8 @@ use super::runtime;
 use crate::exit::CliError;
 use crate::output::news;
 use crate::progress::Bars;
-use kvlab_executor::branches::{BranchPlan, TreeSet, record_branches};
 use kvlab_executor::Model;
+use kvlab_executor::branches::{BranchPlan, TreeSet, record_branches};
 use kvlab_sim::trace::Leftover;
 use std::num::{NonZeroU32, NonZeroUsize};
 

@@ -1,5 +1,7 @@
 //! Branch trees: what is recorded is what the model does, behind both prefixes.
 
+use std::path::Path;
+
 use kvlab_executor::{
     LensOptions, Model, Quiet, Taps,
     branches::{BranchPlan, TreeItem, TreeSet, record_branches},
@@ -11,9 +13,9 @@ use kvlab_sim::trace::{Leftover, Prefix, ToolInfo, Trace, TraceSource, WorkloadI
 
 use super::support::{chunk, load_options};
 
-fn model() -> Model {
-    let cache = tempfile::tempdir().unwrap();
-    let options = SetupOptions { cache: Some(cache.path().to_owned()), ..SetupOptions::from_env() };
+/// The embedded model, unpacked into `cache`, from where its digests are read again.
+fn model(cache: &Path) -> Model {
+    let options = SetupOptions { cache: Some(cache.to_owned()), ..SetupOptions::from_env() };
     Model::load(&embedded_model(&options).unwrap(), &load_options(), &Quiet).unwrap()
 }
 
@@ -95,7 +97,7 @@ fn check_problem(model: &mut Model, trace: &Trace, index: u32, item: &TreeItem) 
 fn every_branch_is_recorded_behind_both_prefixes_with_a_verifier() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("trace");
-    let mut model = model();
+    let mut model = model(folder.path());
     let set = TreeSet::chain(LEVELS[0], 2, 7, 3, false);
     record_branches(&mut model, &set.items, &plan(&set), &target, Leftover::Refuse, &Quiet).unwrap();
     verify(&target).unwrap();
@@ -110,7 +112,7 @@ fn every_branch_is_recorded_behind_both_prefixes_with_a_verifier() {
 fn an_interrupted_recording_of_trees_ends_as_an_undisturbed_one() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
-    let mut model = model();
+    let mut model = model(folder.path());
     let set = TreeSet::chain(LEVELS[0], 3, 7, 2, true);
     let undisturbed =
         record_branches(&mut model, &set.items, &plan(&set), &whole, Leftover::Refuse, &Quiet).unwrap();

@@ -195,7 +195,10 @@ impl Recorder<'_> {
     }
 
     /// States of a prompt, and what decoding goes on with.
-    fn states(&mut self, tokens: &PromptTokens) -> Result<(PromptStates, (KvCache, Vec<f32>)), ExecutorError> {
+    fn states(
+        &mut self,
+        tokens: &PromptTokens,
+    ) -> Result<(PromptStates, (KvCache, Vec<f32>)), ExecutorError> {
         let mut decoder = self.model.decoder()?;
         let (states, logits) =
             PromptStates::read(&mut decoder, &tokens.all(), tokens.prefix.len(), self.plan.chunk)?;
