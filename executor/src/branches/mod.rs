@@ -10,7 +10,7 @@ mod decode;
 mod look;
 mod tree;
 
-pub use tree::{BranchWords, TreeItem, TreeSet};
+pub use tree::{BranchWords, TreeItem, TreeSet, VerifierPrompt};
 
 use std::{num::NonZeroUsize, path::Path};
 

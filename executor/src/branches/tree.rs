@@ -24,6 +24,9 @@ pub struct BranchWords {
     pub suffix: String,
 }
 
+/// Gives the verifier's prompt for a wording of a problem and what was written for it.
+pub type VerifierPrompt = Box<dyn Fn(u32, &str) -> String + Send + Sync>;
+
 /// A problem with its branches.
 pub struct TreeItem {
     /// Id of the problem.
@@ -36,8 +39,8 @@ pub struct TreeItem {
     pub branches: Vec<BranchWords>,
     /// Texts that end a continuation when they appear in it.
     pub stops: Vec<String>,
-    /// The verifier's prompt for a wording of the problem and what was written for it.
-    pub verify: Box<dyn Fn(u32, &str) -> String + Send + Sync>,
+    /// The verifier's prompt.
+    pub verify: VerifierPrompt,
 }
 
 impl fmt::Debug for TreeItem {
