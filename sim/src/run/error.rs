@@ -26,7 +26,9 @@ pub enum RunError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The trace has no sequence that the study could use.
-    #[error("the trace `{source_name}` has no sequence to replay")]
+    #[error(
+        "the trace `{source_name}` has no sequence to replay: eviction and exit policies need recorded sequences with tensors or lens facts, branch trees and requests have none"
+    )]
     NoSequences {
         /// Name of the trace.
         source_name: String,
