@@ -118,8 +118,7 @@ impl ItemSet {
             name: format!("chain-{}", level.id),
             items: (0..count).map(item).collect(),
             grader: grade_chain,
-            // About eleven tokens a statement, and the answer.
-            usual_new_tokens: 16 * level.statements_max + 32,
+            usual_new_tokens: chain_new_tokens(level),
         }
     }
 
@@ -197,8 +196,13 @@ fn grade_retrieval(text: &str, expected: &str) -> Graded {
     Graded { correct: answer.as_deref() == Some(expected), answer }
 }
 
+/// About eleven tokens a statement, the answer, and room.
+pub(crate) fn chain_new_tokens(level: Level) -> u32 {
+    16 * level.statements_max + 32
+}
+
 /// Grades by the digit after the first `answer` and a name.
-fn grade_chain(text: &str, expected: &str) -> Graded {
+pub(crate) fn grade_chain(text: &str, expected: &str) -> Graded {
     let answer = chain::parse_answer(text).map(|digit| digit.to_string());
     let correct = answer.as_deref() == Some(expected);
     Graded { answer, correct }

@@ -4,8 +4,9 @@ use std::{fmt, path::Path};
 
 use crate::{
     grade,
+    items::{chain_new_tokens, grade_chain},
     problems::{GSM8K_SAMPLE, Problem, ProblemError, parse_problems, read_problems},
-    record::{Graded, Grader},
+    record::Grader,
     workload::chain::{self, HINTS, Level, WORDINGS, Wording},
 };
 
@@ -81,7 +82,7 @@ impl TreeSet {
             items,
             grader: grade_chain,
             verdict_words: ("yes", "no"),
-            usual_new_tokens: 16 * level.statements_max + 32,
+            usual_new_tokens: chain_new_tokens(level),
         }
     }
 
@@ -161,12 +162,6 @@ fn chain_tree(level: Level, index: u32, seed: u64, branches: u32, one_wording: b
             chain::verify_prompt(&problem, wording, shown)
         }),
     }
-}
-
-/// Grades by the digit after the first `answer` and a name.
-fn grade_chain(text: &str, expected: &str) -> Graded {
-    let answer = chain::parse_answer(text).map(|digit| digit.to_string());
-    Graded { correct: answer.as_deref() == Some(expected), answer }
 }
 
 /// A framing of a question, its level, and what stands before and behind it.
