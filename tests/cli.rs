@@ -360,3 +360,12 @@ fn traces_are_made_cut_joined_and_shown_without_a_model() {
         assert!(!folder.path().join("x").exists() && !folder.path().join("x.partial").exists(), "{line}");
     }
 }
+
+#[test]
+fn defaults_are_listed_as_one_would_type_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = kvlab(folder.path(), &["list", "policies", "--params", "r-kv", "--format", "csv"]);
+    let said = text(&done.stdout);
+    assert!(said.contains("composition,r-kv,lambda,0.07,"), "{said}");
+    assert!(said.contains("score,r-kv,threshold,0.5,") && said.contains("score,r-kv,window,8,"), "{said}");
+}

@@ -143,7 +143,7 @@ fn params(id: &str, format: Format) -> Result<Done, CliError> {
     let mut rows = Vec::new();
     for registry::Listed { spec, defaults, docs } in found {
         let cell = |doc: &ParamDoc| {
-            let default = defaults.get(doc.name).map_or_else(String::new, serde_json::Value::to_string);
+            let default = defaults.get(doc.name).map_or_else(String::new, default_text);
             let (family, id) = (spec.family.word().to_owned(), spec.id.to_owned());
             vec![family, id, doc.name.to_owned(), default, doc.meaning.to_owned()]
         };
@@ -154,6 +154,18 @@ fn params(id: &str, format: Format) -> Result<Done, CliError> {
         }
     }
     print(&names, &rows, format)
+}
+
+/// A default as one would type it: most are binary32, whose digits in binary64 nobody wrote.
+fn default_text(value: &serde_json::Value) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "compared with what was there")]
+    let narrow = value.as_f64().map(|number| number as f32);
+    match (value.as_f64(), narrow) {
+        (Some(number), Some(narrow)) if value.is_f64() && f64::from(narrow).to_bits() == number.to_bits() => {
+            narrow.to_string()
+        }
+        _ => value.to_string(),
+    }
 }
 
 fn print(names: &[&'static str], rows: &[Vec<String>], format: Format) -> Result<Done, CliError> {
