@@ -70,6 +70,9 @@ impl CliError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Executor(error) => error.remedy(),
+            Self::Trace(TraceError::Leftover { .. }) => {
+                Some("give the command that began it again to finish it, or remove that folder".to_owned())
+            }
             Self::Exists { remedy, .. } => Some((*remedy).to_owned()),
             _ => None,
         }

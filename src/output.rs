@@ -3,6 +3,7 @@
 use crate::exit::CliError;
 use kvlab_sim::table::{Column, Table, Value};
 use std::io::Write;
+use std::path::Path;
 
 /// How a table is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -16,6 +17,24 @@ pub(crate) enum Format {
     Json,
     /// A Markdown table.
     Md,
+}
+
+/// Refuses a file that lies in the folder `trace`, or that exists and is not to be replaced.
+pub(crate) fn check_new_file(file: &Path, trace: &Path, may_replace: bool) -> Result<(), CliError> {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_inside = match (parent.canonicalize(), trace.canonicalize()) {
+        (Ok(parent), Ok(trace)) => parent.starts_with(trace),
+        _ => false,
+    };
+    if is_inside {
+        let reason = format!("it lies inside the trace {}: choose another place", trace.display());
+        return Err(CliError::Invalid { path: file.to_owned(), reason });
+    }
+    if file.symlink_metadata().is_ok() && !may_replace {
+        let remedy = "choose another name, or remove it first";
+        return Err(CliError::Exists { path: file.to_owned(), remedy });
+    }
+    Ok(())
 }
 
 /// Writes `text` to standard output.

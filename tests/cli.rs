@@ -369,3 +369,59 @@ fn defaults_are_listed_as_one_would_type_them() {
     assert!(said.contains("composition,r-kv,lambda,0.07,"), "{said}");
     assert!(said.contains("score,r-kv,threshold,0.5,") && said.contains("score,r-kv,window,8,"), "{said}");
 }
+
+#[test]
+fn editing_a_trace_never_touches_unfinished_or_finished_work_of_others() {
+    let folder = with_trace();
+    let path = |name: &str| folder.path().join(name);
+    let run = |args: &[&str]| {
+        let done = kvlab(folder.path(), args);
+        (done.status.code(), text(&done.stderr))
+    };
+    // An interrupted recording under the same name stays.
+    std::fs::create_dir_all(path("out.partial/journal")).unwrap();
+    std::fs::write(path("out.partial/journal/header.json"), "{}").unwrap();
+    std::fs::write(
+        path("lines.jsonl"),
+        "{\"timestamp\": 0, \"input_length\": 16, \"output_length\": 1, \"hash_ids\": [1]}\n",
+    )
+    .unwrap();
+    for args in [
+        &["trace", "slice", "trace", "--sequences", "0", "--out", "out"][..],
+        &["trace", "merge", "trace", "trace", "--out", "out"],
+        &["trace", "convert", "trace", "--dtype", "f16", "--out", "out"],
+        &["trace", "import", "lines.jsonl", "--block-size", "16", "--out", "out"],
+    ] {
+        let (code, said) = run(args);
+        assert_eq!(code, Some(3), "{args:?}: {said}");
+        assert!(said.contains("out.partial") && said.contains("to mend it"), "{args:?}: {said}");
+        assert!(path("out.partial/journal/header.json").exists() && !path("out").exists());
+    }
+    // Names of unfinished work, and folders that are none, are not used.
+    let (code, said) = run(&["trace", "slice", "trace", "--sequences", "0", "--out", "x.partial"]);
+    assert!(code == Some(3) && said.contains("does not end in .partial"), "{said}");
+    std::fs::create_dir_all(path("mine.partial")).unwrap();
+    std::fs::write(path("mine.partial/note.txt"), "mine").unwrap();
+    let (code, said) = run(&["trace", "synth", "noise", "--out", "mine", "--len", "16"]);
+    assert!(code == Some(3) && said.contains("mine.partial"), "{said}");
+    assert!(path("mine.partial/note.txt").exists());
+    // Other files are written beside the trace and over nothing.
+    let before = std::fs::read(path("trace/manifest.json")).unwrap();
+    for args in [
+        &["inspect", "trace", "--chrome", "trace/manifest.json"][..],
+        &["trace", "export", "trace", "--force", "--out", "trace/manifest.json"],
+    ] {
+        let (code, said) = run(args);
+        assert!(code == Some(2) && said.contains("inside the trace"), "{args:?}: {said}");
+    }
+    assert_eq!(std::fs::read(path("trace/manifest.json")).unwrap(), before);
+    std::fs::write(path("f.json"), "mine").unwrap();
+    let (code, said) = run(&["inspect", "trace", "--chrome", "f.json"]);
+    assert!(code == Some(2) && said.contains("f.json exists already"), "{said}");
+    std::fs::write(path("e.jsonl.meta.json"), "mine").unwrap();
+    let (code, said) = run(&["trace", "export", "trace", "--block-size", "16", "--out", "e.jsonl"]);
+    assert!(code == Some(2) && said.contains("e.jsonl.meta.json exists already"), "{said}");
+    // A vocabulary of one token has no distribution to draw.
+    let (code, said) = run(&["trace", "synth", "branch-trees", "--vocab", "1", "--out", "one"]);
+    assert!(code == Some(3) && said.contains("vocab") && !path("one.partial").exists(), "{said}");
+}

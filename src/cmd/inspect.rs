@@ -182,6 +182,7 @@ fn chrome(args: &Args, trace: &Trace, file: &Path) -> Result<Done, CliError> {
     let Some(cell) = cell.or(plan.eviction.first()) else {
         return Err(invalid("the scenario has no eviction cell".to_owned()));
     };
+    output::check_new_file(file, &args.trace, false)?;
     // Under another name until it is whole.
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");

@@ -77,7 +77,7 @@ pub(crate) enum StoreDtype {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum WeightArg {
     /// The attention's output matrix of every layer, for policies that weigh values by their effect.
-    #[value(alias = "w_o")]
+    #[value(name = "w-o", aliases = ["w_o", "wo"])]
     WO,
     /// Final norm and unembedding, so that entropies can be computed again from hidden states.
     Head,

@@ -200,18 +200,21 @@ pub fn import(lines: &Path, options: ImportOptions, target: &Path) -> Result<Imp
     let block_tokens = block_tokens(lines, options)?;
     let mut file = File::open(lines).map_err(io)?;
     let (_, digest) = folder::sha256_of_file(&mut file, lines)?;
-    let mut writer = TraceWriter::create(target, header(lines, &digest, block_tokens), Leftover::Discard)?;
-    match fill(lines, options.complete_part, block_tokens, &mut writer) {
+    let mut writer = TraceWriter::create(target, header(lines, &digest, block_tokens), Leftover::Refuse)?;
+    let outcome = match fill(lines, options.complete_part, block_tokens, &mut writer) {
         Ok(dropped) => {
             let requests = writer.finished_requests();
-            Ok(Imported { trace: writer.finish()?, requests, dropped })
+            writer.finish().map(|trace| Imported { trace, requests, dropped })
         }
         Err(error) => {
             drop(writer);
-            folder::discard_unfinished(target);
             Err(error)
         }
+    };
+    if outcome.is_err() {
+        folder::discard_unfinished(target);
     }
+    outcome
 }
 
 /// Reads the lines into the writer; gives the number of lines left out.

@@ -1,7 +1,7 @@
 //! `kvlab trace export` and `import`: files of other tools.
 
 use crate::exit::{CliError, Done};
-use crate::output::news;
+use crate::output::{self, news};
 use kvlab_sim::trace::Trace;
 use kvlab_sim::trace::mooncake::{self, ImportOptions, MOONCAKE_BLOCK_TOKENS};
 use std::path::PathBuf;
@@ -50,11 +50,8 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn export(args: &ExportArgs) -> Result<Done, CliError> {
-    if args.out.exists() && !args.force {
-        return Err(CliError::Exists {
-            path: args.out.clone(),
-            remedy: "choose another --out, or give --force",
-        });
+    for file in [&args.out, &mooncake::meta_path(&args.out)] {
+        output::check_new_file(file, &args.trace, args.force)?;
     }
     let trace = Trace::open(&args.trace)?;
     let meta = mooncake::export(&trace, args.block_size, args.gap_ms, &args.out)?;

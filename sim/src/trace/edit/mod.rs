@@ -131,20 +131,23 @@ fn write(
         header.workload.name = names.collect::<Vec<_>>().join("+");
         header.workload.file_sha256 = None;
     }
-    let writer = TraceWriter::create(target, header, Leftover::Discard)?;
+    let writer = TraceWriter::create(target, header, Leftover::Refuse)?;
     let mut copy = copy::Copy::new(writer, storage.dtype == Some(Dtype::F16));
     let mut fill = || {
         copy.weights(first, selection)?;
         parts.iter().try_for_each(|(trace, selection)| copy.part(trace, selection, &mut left_out))
     };
-    match fill() {
+    let outcome = match fill() {
         Ok(()) => copy.finish(left_out),
         Err(error) => {
             drop(copy);
-            super::folder::discard_unfinished(target);
             Err(error)
         }
+    };
+    if outcome.is_err() {
+        super::folder::discard_unfinished(target);
     }
+    outcome
 }
 
 /// Refuses what cannot be taken before anything is written.

@@ -124,7 +124,7 @@ impl SyntheticBranches {
         count("suffix_tokens", params.suffix_tokens, 1 << 16)?;
         count("generated", params.generated, 1 << 16)?;
         count("layers", u32::from(shape.layers), 4000)?;
-        count("vocab", shape.vocab.max(2), u32::MAX)?;
+        check_params("vocab", f64::from(shape.vocab), 2.0, f64::from(u32::MAX))?;
         let nodes = (1..=params.depth).try_fold(0_u64, |nodes, level| {
             nodes.checked_add(u64::from(params.branches).checked_pow(level)?)
         });

@@ -74,11 +74,26 @@ pub(super) struct Journal {
     _lock: File,
 }
 
+/// Whether a writer can have left `root`: a real folder with a journal or a manifest, or nothing but the folders it begins with.
+fn is_ours(root: &Path) -> bool {
+    let is_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    let holds_folders_only = || {
+        fs::read_dir(root)
+            .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|e| is_folder(&e.path()))))
+    };
+    // A sealed recording has its manifest and needs no journal any more.
+    let is_sealed = || root.join(MANIFEST).is_file();
+    is_folder(root) && (is_folder(&root.join(JOURNAL)) || is_sealed() || holds_folders_only())
+}
+
 impl Journal {
     pub(super) fn open(root: &Path, header: &TraceHeader, leftover: Leftover) -> Result<Self, TraceError> {
         let has_leftover = fs::symlink_metadata(root).is_ok();
         if has_leftover && leftover == Leftover::Refuse {
             return Err(TraceError::Leftover { path: root.to_owned() });
+        }
+        if has_leftover && !is_ours(root) {
+            return Err(TraceError::Exists { path: root.to_owned() });
         }
         let folders = folders(header);
         for folder in &folders {

@@ -74,6 +74,10 @@ impl TraceWriter {
     /// the same target, when the header is not acceptable, or when the system refuses.
     pub fn create(target: &Path, header: TraceHeader, leftover: Leftover) -> Result<Self, TraceError> {
         header.check()?;
+        if target.to_string_lossy().ends_with(folder::UNFINISHED) {
+            let accepted = format!("a name that does not end in {}", folder::UNFINISHED);
+            return Err(TraceError::chunk("target", target.display(), accepted));
+        }
         if fs::symlink_metadata(target).is_ok() {
             return Err(TraceError::Exists { path: target.to_owned() });
         }
