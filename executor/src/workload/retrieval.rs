@@ -1,7 +1,9 @@
 //! Retrieval: something is said once in a long text and asked for at its end.
 //!
-//! Small models do these with their full cache (SmolLM2-135M: passkey and facts nearly always), and fail where an eviction
-//! dropped the one place that mattered. A prompt ends where the answer begins, so no chat template is needed.
+//! A model that does these with its full cache fails where an eviction dropped the one place that mattered. With the full cache
+//! SmolLM2-135M solved 8 of 8 of facts, 7 of 8 of passkey and of passkey-2, and 1 of 8 of lookup
+//! (8 problems each, seed 1): look at the row of `full` first. Answers are a few tokens long, so only policies that evict at the
+//! end of the prompt, or whose period is short, act at all. A prompt ends where the answer begins: no chat template is needed.
 
 use super::draw::Draw;
 
@@ -15,12 +17,9 @@ pub struct Kind {
     make: fn(&mut Draw) -> Parts,
 }
 
-/// Favourite colours of three people.
-pub const FACTS: Kind = Kind {
-    id: "facts",
-    summary: "favourite colours of three people in a long text, one asked for",
-    make: facts,
-};
+/// A favourite colour.
+pub const FACTS: Kind =
+    Kind { id: "facts", summary: "a favourite colour, said once in a long text", make: facts };
 /// Eight names with numbers.
 pub const LOOKUP: Kind =
     Kind { id: "lookup", summary: "eight names with numbers, one asked for", make: lookup };
@@ -110,15 +109,13 @@ fn facts(draw: &mut Draw) -> Parts {
     draw.shuffle(&mut names);
     let mut colours = COLOURS;
     draw.shuffle(&mut colours);
-    let asked = draw.index(3);
-    let hidden = (0..3).map(|at| format!("{}'s favorite color is {}.", names[at], colours[at])).collect();
-    let name = names[asked];
+    let (name, colour) = (names[0], colours[0]);
     Parts {
-        hidden,
+        hidden: vec![format!("{name}'s favorite color is {colour}.")],
         question: format!(
             "\n\nQuestion: What is {name}'s favorite color?\nAnswer: {name}'s favorite color is"
         ),
-        answer: colours[asked].to_owned(),
+        answer: colour.to_owned(),
         filler: (15, 40),
     }
 }
