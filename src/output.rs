@@ -2,6 +2,7 @@
 
 use crate::exit::CliError;
 use kvlab_sim::table::{Column, Table, Value};
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
@@ -39,13 +40,23 @@ pub(crate) fn check_new_file(file: &Path, trace: &Path, may_replace: bool) -> Re
 
 /// Writes `text` to standard output.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    let text = harmless(text);
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
+/// Texts from traces and models may hold control characters, which a terminal would obey: they are shown, not sent.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    text.chars().map(|c| if is_harmful(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// Writes a line of news to standard error. Nobody listening is no reason to lose the work.
 pub(crate) fn news(line: &str) {
-    writeln!(std::io::stderr().lock(), "{line}").unwrap_or_default();
+    writeln!(std::io::stderr().lock(), "{}", harmless(line)).unwrap_or_default();
 }
 
 /// Writes `value` as indented JSON to standard output.
@@ -153,4 +164,15 @@ fn aligned(lines: &[Vec<String>], is_number: &[bool]) -> String {
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
 pub(crate) fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_and_not_sent() {
+        assert_eq!(harmless("a\tb\n"), "a\tb\n");
+        assert_eq!(harmless("\u{1b}[2J\rx\u{7}"), "\\u{1b}[2J\\rx\\u{7}");
+    }
 }
