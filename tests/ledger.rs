@@ -373,6 +373,22 @@ fn an_append_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
+fn a_copy_may_take_the_block_that_a_later_stream_gives_back() {
+    // 8 shared blocks and 4 of the child's own fill the pool. The first stream swaps two shared entries, which copies
+    // a block; only the last stream gives one back.
+    let mut ledger = filled(8, Some(12));
+    ledger.fork(key(0), key(1)).unwrap();
+    ledger.append(key(1), 4).unwrap();
+    assert_eq!(ledger.pool().free_blocks(), 0);
+    let all: Vec<u32> = (0..12).collect();
+    let swapped: Vec<u32> = (0..4).chain([5, 4]).chain(6..12).collect();
+    let lists = [&swapped, &all, &all, &all[..8].to_vec()].map(|list| positions(list)).to_vec();
+    let change = ledger.keep_only(key(1), &Kept::Positions(lists)).unwrap();
+    assert_eq!((change.copied, change.freed), (1, 1));
+    check(&ledger).unwrap();
+}
+
+#[test]
 fn what_cannot_be_kept_is_refused() {
     let mut ledger = filled(3, None);
     let twice = ledger.keep_only(key(0), &keep_everywhere(&[1, 1]));

@@ -155,8 +155,12 @@ impl Ledger {
         };
         let mut change = Change::default();
         let mut occupancy = Occupancy::default();
+        // All that is given back comes first: a copy in one stream may need a block that a later stream frees.
+        for (stream, cut) in branch.streams.iter_mut().zip(&cuts) {
+            stream.truncate(cut, &mut self.pool, &mut change)?;
+        }
         for (at, (stream, cut)) in branch.streams.iter_mut().zip(&cuts).enumerate() {
-            stream.cut(cut, &mut self.pool, &mut change)?;
+            stream.separate(cut, &mut self.pool, &mut change)?;
             if self.tracking == Tracking::Positions
                 && let Kept::Positions(lists) = kept
             {
@@ -422,17 +426,22 @@ impl Stream {
         self.blocks.last().copied().filter(|&tail| pool.holders(tail) > 1)
     }
 
-    fn cut(&mut self, cut: &Cut, pool: &mut BlockPool, change: &mut Change) -> Result<(), LedgerError> {
+    fn truncate(&mut self, cut: &Cut, pool: &mut BlockPool, change: &mut Change) -> Result<(), LedgerError> {
         for block in self.blocks.drain(cut.blocks..) {
             change.freed += u64::from(pool.release(block)? == Release::Freed);
         }
+        self.live = cut.live;
+        Ok(())
+    }
+
+    /// Copies every block that is about to be written and that others hold too.
+    fn separate(&mut self, cut: &Cut, pool: &mut BlockPool, change: &mut Change) -> Result<(), LedgerError> {
         for block in &mut self.blocks[cut.unchanged..] {
             if let Some(copy) = pool.copy_on_write(*block)? {
                 change.copied += 1;
                 *block = copy;
             }
         }
-        self.live = cut.live;
         Ok(())
     }
 }
