@@ -23,6 +23,7 @@ pub mod rng;
 pub mod rope;
 pub mod run;
 pub mod scenario;
+pub mod serve;
 pub mod table;
 pub mod trace;
 pub mod types;

@@ -1,0 +1,50 @@
+//! What policies decided for a problem, as plain numbers: the only thing about a problem that time accounting needs.
+//!
+//! A replay of recorded branch trees fills these from its decisions, a generator from its parameters. Nothing here says why
+//! a branch shares or skips, only how much work follows.
+
+use serde::Serialize;
+
+/// Decisions for one problem.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProblemDecisions {
+    /// The problem; the unit that bootstrap intervals resample.
+    pub item: String,
+    /// Tokens of the root prefix. It is computed once when any branch takes it over, and not at all when none does.
+    pub root_tokens: u32,
+    /// The branches, a parent before its children. The root itself is not listed.
+    pub branches: Vec<BranchDecisions>,
+    /// Index into `branches` of the one whose answer is given; nothing when the problem has no answer.
+    pub winner: Option<u32>,
+}
+
+/// Decisions for one branch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BranchDecisions {
+    /// Index into [`ProblemDecisions::branches`] of the branch it grows from; nothing when it grows from the root.
+    pub parent: Option<u32>,
+    /// Tokens of the prompt that it is decoded behind: the root's prefix and its own suffix when it shares, its own prompt
+    /// otherwise.
+    pub prompt_tokens: u32,
+    /// Tokens at the front of that prompt whose keys and values are taken over from what it grows from; the others are
+    /// computed. At most the tokens that the parent has.
+    pub reused_tokens: u32,
+    /// What was computed to decide about sharing, besides the prompt itself; nothing when no gate ran.
+    pub gate: Option<PartialPass>,
+    /// Tokens generated, a decode-level exit taken into account.
+    pub generated_tokens: u32,
+    /// The verifier's pass; nothing when verification was skipped.
+    pub verify: Option<PartialPass>,
+}
+
+/// A pass that may end before the last layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PartialPass {
+    /// Tokens that it computes.
+    pub tokens: u32,
+    /// Layers that it runs, from the first one.
+    pub layers: u16,
+    /// How often the unembedding is applied: 1 for a usual pass, once a probed layer with an exit rule, 0 when hidden states
+    /// are enough.
+    pub heads: u16,
+}
