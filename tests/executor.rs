@@ -7,6 +7,7 @@
 
 mod branches;
 mod chain_text;
+mod exported;
 mod families;
 pub(crate) mod gguf_files;
 mod model_check;

@@ -9,6 +9,7 @@ use crate::{
     family::{self, DecoderConfig, ModelError},
     gguf::GgufFile,
     model::{InputKind, input_kind},
+    onnx::OnnxModel,
     text::{Texts, folder_texts, gguf_texts},
     weights::SafetensorsTensors,
 };
@@ -16,7 +17,7 @@ use crate::{
 /// What a model is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelCard {
-    /// `gguf` or `hugging-face`.
+    /// `gguf`, `hugging-face` or `onnx`.
     pub input: &'static str,
     /// Family, shape, rotation, windows.
     pub config: DecoderConfig,
@@ -36,6 +37,8 @@ pub struct ModelCard {
     pub has_chat_template: bool,
     /// What can be recorded.
     pub taps: &'static [&'static str],
+    /// What an exported graph cannot do by itself.
+    pub note: Option<&'static str>,
     /// Longest sequence that can be recorded or run under a policy, in tokens.
     pub longest_sequence: usize,
 }
@@ -44,7 +47,7 @@ pub struct ModelCard {
 const TAPS: &[&str] = &["hidden", "q", "k", "v", "attention", "lens", "w_o", "head"];
 
 impl ModelCard {
-    /// Reads the files of a model: a GGUF file or a Hugging Face folder.
+    /// Reads the files of a model: a GGUF file, a Hugging Face folder or an exported ONNX decoder.
     ///
     /// # Errors
     /// Whatever would stop loading before the weights are read.
@@ -63,6 +66,12 @@ impl ModelCard {
                 let (_, config) = family::from_hf(&path.join("config.json"))?;
                 let files = SafetensorsTensors::open(path)?;
                 Ok(Self::new("hugging-face", config, files.summaries(), &folder_texts(path)?))
+            }
+            InputKind::Onnx(graph) => {
+                let exported = OnnxModel::open(&graph)?;
+                let texts = folder_texts(&exported.folder)?;
+                let card = Self::new("onnx", exported.config.clone(), exported.summaries(), &texts);
+                Ok(Self { note: exported.position_note, ..card })
             }
         }
     }
@@ -93,6 +102,7 @@ impl ModelCard {
             tokenizer_vocab: texts.codec.as_ref().map(crate::text::TextCodec::vocab),
             has_chat_template: texts.template.is_some(),
             taps: TAPS,
+            note: None,
         }
     }
 }

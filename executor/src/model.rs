@@ -14,6 +14,7 @@ use crate::{
     error::ExecutorError,
     family::{self, DecoderConfig, Family, ModelError, RowOrder, TinySpec},
     gguf::GgufFile,
+    onnx::{self, Comparison, OnnxModel},
     progress::Progress,
     record::shape,
     runtime::{ProviderChoice, Runtime, RuntimeReport},
@@ -22,16 +23,18 @@ use crate::{
     weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource},
 };
 
-const SUPPORTED_INPUTS: &str =
-    "a .gguf file, or a folder with config.json, model.safetensors and tokenizer.json";
+const SUPPORTED_INPUTS: &str = "a .gguf file, a folder with config.json, model.safetensors and tokenizer.json, or a decoder \
+                                exported as model.onnx beside config.json or genai_config.json";
 
 /// A kind of model files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InputKind {
     /// One GGUF file.
     Gguf,
     /// A folder as the Hugging Face hub has them.
     Folder,
+    /// An exported graph, at this path.
+    Onnx(PathBuf),
 }
 
 /// What kind of model is at `path`; anything else is refused with what it seems to be.
@@ -44,20 +47,28 @@ pub(crate) fn input_kind(path: &Path) -> Result<InputKind, ModelError> {
         let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
         return match extension.as_deref() {
             Some("gguf") => Ok(InputKind::Gguf),
+            Some("onnx") => Ok(InputKind::Onnx(path.to_owned())),
             Some(other) => refuse(format!("a .{other} file")),
             None => refuse("a file without extension".to_owned()),
         };
     }
-    if !path.join("config.json").is_file() {
-        return refuse("a folder without config.json".to_owned());
-    }
-    if path.join("model.safetensors").is_file() {
+    if path.join("config.json").is_file()
+        && ["model.safetensors", "model.safetensors.index.json"].iter().any(|name| path.join(name).is_file())
+    {
         return Ok(InputKind::Folder);
     }
+    if let Some(graph) = onnx::graph_of_folder(path) {
+        return Ok(InputKind::Onnx(graph));
+    }
     // People have such folders from exporters and older hubs; each deserves its own word.
-    let has = |name: &str| path.join(name).is_file() || path.join("onnx").join(name).is_file();
-    if has("model.onnx") || has("decoder_model_merged.onnx") {
-        return refuse("a folder with an exported ONNX graph and no safetensors".to_owned());
+    if let Some(name) = ["decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx"]
+        .into_iter()
+        .find(|name| path.join(name).is_file())
+    {
+        return refuse(format!("a folder with {name}, two graphs behind a switch"));
+    }
+    if !path.join("config.json").is_file() {
+        return refuse("a folder without config.json".to_owned());
     }
     if path.join("pytorch_model.bin").is_file() || path.join("pytorch_model.bin.index.json").is_file() {
         return refuse(
@@ -123,19 +134,26 @@ pub(crate) enum Origin {
     Gguf(PathBuf),
     /// A Hugging Face folder.
     Folder(PathBuf),
+    /// An exported graph.
+    Onnx(PathBuf),
     /// They are made in code.
     Tiny(TinySpec),
 }
 
 impl Model {
-    /// Loads a GGUF file or a Hugging Face folder.
+    /// Loads a GGUF file, a Hugging Face folder or an exported ONNX decoder.
+    ///
+    /// The weights of an exported graph run in our own graphs, as those of any file do. The exported graph is run too, on a
+    /// few tokens, and a model whose logits differ from its graph's is refused.
     ///
     /// # Errors
-    /// An input of another kind, a damaged one, an unknown family, or the runtime.
+    /// An input of another kind, a damaged one, an unknown family, an exported graph that computes something else, or
+    /// the runtime.
     pub fn load(path: &Path, options: &LoadOptions, progress: &dyn Progress) -> Result<Self, ExecutorError> {
         match input_kind(path)? {
             InputKind::Folder => Self::load_folder(path, options, progress),
             InputKind::Gguf => Self::load_gguf(path, options, progress),
+            InputKind::Onnx(graph) => Self::load_onnx(path, &graph, options, progress),
         }
     }
 
@@ -159,7 +177,65 @@ impl Model {
         let texts = gguf_texts(&file)?;
         let tensors = GgufTensors(&file);
         let row_order = family.gguf_row_order();
-        Self::assemble(&tensors, row_order, config, options, progress, texts, vec![path.to_owned()])
+        let origin = Origin::Gguf(path.to_owned());
+        Self::assemble(&tensors, row_order, config, options, progress, texts, vec![path.to_owned()], origin)
+    }
+
+    fn load_onnx(
+        path: &Path,
+        graph: &Path,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<Self, ExecutorError> {
+        let exported = OnnxModel::open(graph)?;
+        let texts = folder_texts(&exported.folder)?;
+        let (config, files) = (exported.config.clone(), exported.files()?);
+        let origin = Origin::Onnx(graph.to_owned());
+        let row_order = RowOrder::HalfSplit;
+        let mut model =
+            Self::assemble(&exported, row_order, config, options, progress, texts, files, origin)?;
+        // People know the folder; the graph in it has the same name everywhere.
+        let folder = if path.is_dir() { path } else { exported.folder.as_path() };
+        if let Some(name) = folder.file_name() {
+            model.name = name.to_string_lossy().into_owned();
+        }
+        let comparison = model.compare_with_graph(&exported)?;
+        // A NaN is no smaller than anything.
+        if comparison.largest <= comparison.accepted {
+            return Ok(model);
+        }
+        let Comparison { largest, accepted } = comparison;
+        Err(ModelError::Onnx {
+            path: graph.to_owned(),
+            what: "the largest difference between logits of the graph and of its weights run by kvlab"
+                .to_owned(),
+            found: format!("{largest:.2e}"),
+            accepted: format!(
+                "{accepted:.2e}: the graph computes something that its configuration does not say"
+            ),
+        }
+        .into())
+    }
+
+    /// Logits of eight tokens: those of an exported graph against ours.
+    fn compare_with_graph(&mut self, exported: &OnnxModel) -> Result<Comparison, ExecutorError> {
+        let runtime = Runtime::again(&self.report)?;
+        let vocab = self.engine.config.vocab as u64;
+        let probe: Vec<u32> =
+            (0..8_u64).map(|i| u32::try_from((i * 2_654_435_761 + 12_345) % vocab).unwrap_or(0)).collect();
+        let untouched = exported.untouched()?;
+        let theirs = untouched.logits(&runtime, &probe)?;
+        let mut decoder = self.decoder()?;
+        let pass = decoder.forward(&probe, crate::decode::Taps::NONE)?;
+        let ours = decoder.logits(&pass)?;
+        Ok(untouched.compare(&theirs, &ours))
+    }
+
+    /// The comparison of an exported graph with its weights as they run here; nothing for other models.
+    pub(crate) fn compare_with_origin(&mut self) -> Result<Option<Comparison>, ExecutorError> {
+        let Origin::Onnx(graph) = &self.origin else { return Ok(None) };
+        let exported = OnnxModel::open(graph)?;
+        self.compare_with_graph(&exported).map(Some)
     }
 
     fn load_folder(
@@ -171,9 +247,11 @@ impl Model {
         let tensors = SafetensorsTensors::open(path)?;
         let texts = folder_texts(path)?;
         let files = tensors.files().map(Path::to_owned).collect();
-        Self::assemble(&tensors, RowOrder::HalfSplit, config, options, progress, texts, files)
+        let origin = Origin::Folder(path.to_owned());
+        Self::assemble(&tensors, RowOrder::HalfSplit, config, options, progress, texts, files, origin)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of a model, each used once")]
     fn assemble(
         file: &dyn TensorFile,
         row_order: RowOrder,
@@ -182,6 +260,7 @@ impl Model {
         progress: &dyn Progress,
         texts: Texts,
         weight_files: Vec<PathBuf>,
+        origin: Origin,
     ) -> Result<Self, ExecutorError> {
         let vocab = texts.codec.as_ref().map_or(0, TextCodec::vocab);
         if vocab > config.vocab {
@@ -195,8 +274,6 @@ impl Model {
         let own = if file.path().is_dir() { file.path().file_name() } else { file.path().file_stem() };
         let name = own.map_or_else(|| "unnamed".to_owned(), |own| own.to_string_lossy().into_owned());
         let report = runtime.report().clone();
-        let path = file.path().to_owned();
-        let origin = if path.is_dir() { Origin::Folder(path) } else { Origin::Gguf(path) };
         Ok(Self { engine, report, codec: texts.codec, template: texts.template, name, weight_files, origin })
     }
 
@@ -275,6 +352,10 @@ impl Model {
             Origin::Tiny(spec) => read(&spec.weights()),
             Origin::Folder(path) => {
                 let file = SafetensorsTensors::open(path)?;
+                read(&FileWeights { file: &file, config, row_order: RowOrder::HalfSplit })
+            }
+            Origin::Onnx(path) => {
+                let file = OnnxModel::open(path)?;
                 read(&FileWeights { file: &file, config, row_order: RowOrder::HalfSplit })
             }
             Origin::Gguf(path) => {

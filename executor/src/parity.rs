@@ -13,6 +13,7 @@ use crate::{
     error::ExecutorError,
     family::ModelError,
     model::Model,
+    onnx::Comparison,
     reference,
     text::ChatMessage,
 };
@@ -88,6 +89,9 @@ pub fn check_model(model: &mut Model, plan: &CheckPlan) -> Result<Vec<CheckRow>,
     let probe = probe(model, plan.tokens.get().max(8));
     let mut rows = texts(model);
     rows.extend(naive(model, &probe, plan.naive)?);
+    if let Some(Comparison { largest, accepted }) = model.compare_with_origin()? {
+        rows.push(CheckRow::within("logits, the exported graph", largest, accepted));
+    }
     rows.extend(itself(model, &probe)?);
     if let Some(path) = &plan.expected {
         rows.extend(expected(model, path)?);

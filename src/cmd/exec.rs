@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Scenario file; its `eviction` section is executed
     scenario: PathBuf,
-    /// `chain` (inside the program), `smollm2`, a GGUF file, or a Hugging Face folder
+    /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
     #[arg(long, default_value = CHAIN, value_name = "MODEL")]
     model: String,
     #[command(flatten)]

@@ -20,7 +20,7 @@ pub(crate) struct Args {
 enum What {
     /// Say what a model is: family, shape, rotation, storage, bytes a token, tokenizer, what can be recorded. Runs nothing.
     Inspect {
-        /// GGUF file, Hugging Face folder, or a name (`chain`, `smollm2`)
+        /// GGUF file, Hugging Face folder, exported ONNX decoder, or a name (`chain`, `smollm2`)
         model: String,
         /// Print as JSON
         #[arg(long)]
@@ -31,7 +31,7 @@ enum What {
     /// Run a model in several ways and compare: with a naive pass in plain Rust, in chunks, stopped early, with evictions,
     /// and with what another implementation gave. Exit code 5 when something differs.
     Check {
-        /// GGUF file, Hugging Face folder, or a name (`chain`, `smollm2`)
+        /// GGUF file, Hugging Face folder, exported ONNX decoder, or a name (`chain`, `smollm2`)
         model: String,
         /// Tokens of the probe
         #[arg(long, value_name = "N", default_value = "12")]
@@ -150,5 +150,6 @@ fn text(card: &ModelCard) -> String {
         ("longest", format!("{} tokens can be recorded or run under a policy", card.longest_sequence)),
         ("taps", card.taps.join(", ")),
     ];
-    lines.iter().map(|(name, value)| format!("{name:11} {value}\n")).collect()
+    let note = card.note.map(|note| ("note", note.to_owned()));
+    lines.into_iter().chain(note).map(|(name, value)| format!("{name:11} {value}\n")).collect()
 }

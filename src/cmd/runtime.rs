@@ -55,7 +55,7 @@ impl RuntimeArgs {
         })
     }
 
-    /// Loads `model`: a name of ours, a GGUF file or a Hugging Face folder.
+    /// Loads `model`: a name of ours, a GGUF file, a Hugging Face folder or an exported ONNX decoder.
     pub(crate) fn load(
         &self,
         model: &str,

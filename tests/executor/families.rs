@@ -17,10 +17,10 @@ fn inputs_that_are_not_supported_are_named_with_what_is() {
     let folder = tempfile::tempdir().unwrap();
     let text = load_error(folder.path()).to_string();
     assert!(text.contains("a folder without config.json") && text.contains("a .gguf file"), "{text}");
-    let onnx = folder.path().join("model.onnx");
-    fs::write(&onnx, b"x").unwrap();
-    let text = load_error(&onnx).to_string();
-    assert!(text.contains("a .onnx file") && text.contains("model.onnx"), "{text}");
+    let other = folder.path().join("model.tflite");
+    fs::write(&other, b"x").unwrap();
+    let text = load_error(&other).to_string();
+    assert!(text.contains("a .tflite file") && text.contains("model.onnx"), "{text}");
     let missing = folder.path().join("nothing.gguf");
     assert!(matches!(load_error(&missing), ExecutorError::Model(ModelError::Io { .. })));
 }

@@ -95,12 +95,12 @@ fn the_card_says_what_the_files_hold() {
 #[test]
 fn folders_of_other_tools_are_refused_with_what_they_are() {
     for (file, word) in
-        [("model.onnx", "an exported ONNX graph"), ("pytorch_model.bin", "pickled PyTorch weights")]
+        [("decoder_model_merged.onnx", "two graphs"), ("pytorch_model.bin", "pickled PyTorch weights")]
     {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("config.json"), "{}").unwrap();
         fs::write(folder.path().join(file), "x").unwrap();
         let error = ModelCard::read(folder.path()).unwrap_err().to_string();
-        assert!(error.contains(word) && error.contains("a .gguf file, or a folder"), "{error}");
+        assert!(error.contains(word) && error.contains("a .gguf file, a folder"), "{error}");
     }
 }

@@ -105,6 +105,18 @@ pub enum ModelError {
         /// The values accepted.
         accepted: String,
     },
+    /// An exported graph that is damaged, or built in a way that is not understood.
+    #[error("failed to read {}: {what} is {found}, accepted is {accepted}", path.display())]
+    Onnx {
+        /// The file.
+        path: PathBuf,
+        /// Which part.
+        what: String,
+        /// What it is.
+        found: String,
+        /// What would do.
+        accepted: String,
+    },
     /// A file operation failed.
     #[error("failed to {action} {}: {source}", path.display())]
     Io {

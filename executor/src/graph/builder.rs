@@ -131,6 +131,7 @@ impl GraphBuilder {
             output: owned(outputs),
             name: outputs[0].to_owned(),
             op_type: op.to_owned(),
+            domain: String::new(),
             attribute: attributes.iter().map(|(name, value)| value.message(name)).collect(),
         });
     }
@@ -157,8 +158,8 @@ impl Attr<'_> {
     fn message(&self, name: &str) -> Attribute {
         let name = name.to_owned();
         match self {
-            Self::Int(value) => Attribute { name, i: Some(*value), ints: Vec::new(), kind: 2 },
-            Self::Ints(values) => Attribute { name, i: None, ints: values.to_vec(), kind: 7 },
+            Self::Int(value) => Attribute { name, i: Some(*value), kind: 2, ..Attribute::default() },
+            Self::Ints(values) => Attribute { name, ints: values.to_vec(), kind: 7, ..Attribute::default() },
         }
     }
 }

@@ -6,7 +6,7 @@
 mod builder;
 mod head;
 mod layer;
-mod proto;
+pub(crate) mod proto;
 
 pub(crate) use builder::BuiltGraph;
 pub(crate) use head::{head_graph, probe};

@@ -1,132 +1,152 @@
-//! The messages of the ONNX file format that are written here, by their field numbers.
+//! The messages of the ONNX file format that are written or read here, by their field numbers.
 //!
-//! Fields that are never written are left out. The format is frozen: numbers do not change.
+//! Fields that are neither written nor read are left out. The format is frozen: numbers do not change.
 
 use prost::Message;
 
 /// Element type `float`.
-pub(super) const FLOAT: i32 = 1;
+pub(crate) const FLOAT: i32 = 1;
+/// Element type `uint8`.
+pub(crate) const UINT8: i32 = 2;
+/// Element type `float16`.
+pub(crate) const FLOAT16: i32 = 10;
+/// Element type `bfloat16`.
+pub(crate) const BFLOAT16: i32 = 16;
 /// Element type `int64`.
-pub(super) const INT64: i32 = 7;
+pub(crate) const INT64: i32 = 7;
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Model {
+pub(crate) struct Model {
     #[prost(int64, tag = "1")]
-    pub(super) ir_version: i64,
+    pub(crate) ir_version: i64,
     #[prost(string, tag = "2")]
-    pub(super) producer_name: String,
+    pub(crate) producer_name: String,
     #[prost(message, optional, tag = "7")]
-    pub(super) graph: Option<Graph>,
+    pub(crate) graph: Option<Graph>,
     #[prost(message, repeated, tag = "8")]
-    pub(super) opset_import: Vec<OperatorSet>,
+    pub(crate) opset_import: Vec<OperatorSet>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OperatorSet {
+pub(crate) struct OperatorSet {
     #[prost(string, tag = "1")]
-    pub(super) domain: String,
+    pub(crate) domain: String,
     #[prost(int64, tag = "2")]
-    pub(super) version: i64,
+    pub(crate) version: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Graph {
+pub(crate) struct Graph {
     #[prost(message, repeated, tag = "1")]
-    pub(super) node: Vec<Node>,
+    pub(crate) node: Vec<Node>,
     #[prost(string, tag = "2")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(message, repeated, tag = "5")]
-    pub(super) initializer: Vec<Tensor>,
+    pub(crate) initializer: Vec<Tensor>,
     #[prost(message, repeated, tag = "11")]
-    pub(super) input: Vec<ValueInfo>,
+    pub(crate) input: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
-    pub(super) output: Vec<ValueInfo>,
+    pub(crate) output: Vec<ValueInfo>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Node {
+pub(crate) struct Node {
     #[prost(string, repeated, tag = "1")]
-    pub(super) input: Vec<String>,
+    pub(crate) input: Vec<String>,
     #[prost(string, repeated, tag = "2")]
-    pub(super) output: Vec<String>,
+    pub(crate) output: Vec<String>,
     #[prost(string, tag = "3")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "4")]
-    pub(super) op_type: String,
+    pub(crate) op_type: String,
+    /// Empty for the standard operators.
+    #[prost(string, tag = "7")]
+    pub(crate) domain: String,
     #[prost(message, repeated, tag = "5")]
-    pub(super) attribute: Vec<Attribute>,
+    pub(crate) attribute: Vec<Attribute>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Attribute {
+pub(crate) struct Attribute {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub(crate) name: String,
+    #[prost(float, optional, tag = "2")]
+    pub(crate) f: Option<f32>,
     #[prost(int64, optional, tag = "3")]
-    pub(super) i: Option<i64>,
+    pub(crate) i: Option<i64>,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) t: Option<Tensor>,
     #[prost(int64, repeated, tag = "8")]
-    pub(super) ints: Vec<i64>,
-    /// 2 for `i`, 7 for `ints`.
+    pub(crate) ints: Vec<i64>,
+    /// 1 for `f`, 2 for `i`, 4 for `t`, 7 for `ints`.
     #[prost(int32, tag = "20")]
-    pub(super) kind: i32,
+    pub(crate) kind: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Tensor {
+pub(crate) struct Tensor {
     #[prost(int64, repeated, tag = "1")]
-    pub(super) dims: Vec<i64>,
+    pub(crate) dims: Vec<i64>,
     #[prost(int32, tag = "2")]
-    pub(super) data_type: i32,
+    pub(crate) data_type: i32,
+    #[prost(float, repeated, tag = "4")]
+    pub(crate) float_data: Vec<f32>,
+    /// Also 16-bit floats, by their bits, and bytes.
+    #[prost(int32, repeated, tag = "5")]
+    pub(crate) int32_data: Vec<i32>,
+    #[prost(int64, repeated, tag = "7")]
+    pub(crate) int64_data: Vec<i64>,
     #[prost(string, tag = "8")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(bytes = "vec", optional, tag = "9")]
-    pub(super) raw_data: Option<Vec<u8>>,
+    pub(crate) raw_data: Option<Vec<u8>>,
     #[prost(message, repeated, tag = "13")]
-    pub(super) external_data: Vec<Entry>,
+    pub(crate) external_data: Vec<Entry>,
     /// 1 when the data is outside.
     #[prost(int32, optional, tag = "14")]
-    pub(super) data_location: Option<i32>,
+    pub(crate) data_location: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     #[prost(string, tag = "1")]
-    pub(super) key: String,
+    pub(crate) key: String,
     #[prost(string, tag = "2")]
-    pub(super) value: String,
+    pub(crate) value: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ValueInfo {
+pub(crate) struct ValueInfo {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(message, optional, tag = "2")]
-    pub(super) kind: Option<Type>,
+    pub(crate) kind: Option<Type>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Type {
+pub(crate) struct Type {
     #[prost(message, optional, tag = "1")]
-    pub(super) tensor: Option<TensorType>,
+    pub(crate) tensor: Option<TensorType>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TensorType {
+pub(crate) struct TensorType {
     #[prost(int32, tag = "1")]
-    pub(super) elem_type: i32,
+    pub(crate) elem_type: i32,
     #[prost(message, optional, tag = "2")]
-    pub(super) shape: Option<Shape>,
+    pub(crate) shape: Option<Shape>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     #[prost(message, repeated, tag = "1")]
-    pub(super) dim: Vec<Dimension>,
+    pub(crate) dim: Vec<Dimension>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Dimension {
+pub(crate) struct Dimension {
     #[prost(int64, optional, tag = "1")]
-    pub(super) value: Option<i64>,
+    pub(crate) value: Option<i64>,
     #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
 }

@@ -24,6 +24,8 @@ enum OneOrMany {
 #[derive(Debug, Default, Deserialize)]
 struct RawEnds {
     eos_token_id: Option<OneOrMany>,
+    /// Where `genai_config.json` has them.
+    model: Option<Box<RawEnds>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,8 +49,9 @@ fn optional_json<T: Default + serde::de::DeserializeOwned>(path: &Path) -> Resul
 /// What a Hugging Face folder says about texts. Every file may be absent.
 pub(crate) fn folder_texts(path: &Path) -> Result<Texts, ExecutorError> {
     let mut ends = BTreeSet::new();
-    for name in ["config.json", "generation_config.json"] {
-        match optional_json::<RawEnds>(&path.join(name))?.eos_token_id {
+    for name in ["config.json", "generation_config.json", "genai_config.json"] {
+        let raw = optional_json::<RawEnds>(&path.join(name))?;
+        match raw.model.and_then(|model| model.eos_token_id).or(raw.eos_token_id) {
             Some(OneOrMany::One(end)) => ends.extend([end]),
             Some(OneOrMany::Many(several)) => ends.extend(several),
             None => {}

@@ -9,5 +9,6 @@ mod safetensors;
 mod source;
 
 pub(crate) use gguf::GgufTensors;
+pub(crate) use names::Spelling;
 pub(crate) use safetensors::SafetensorsTensors;
 pub(crate) use source::{FileWeights, LayerWeights, TensorFile, WeightSource};
