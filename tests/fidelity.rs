@@ -71,6 +71,7 @@ fn without_evictions_the_loop_gives_the_full_caches_tokens() {
 fn recorded(model: &mut Model, folder: &Path) -> Trace {
     let plan = RecordPlan {
         weights: PlannedWeights { w_o: Some(Dtype::F32), head: None },
+        max_bytes: None,
         open_loop: OpenLoop {
             chunk: chunk(16),
             max_new_tokens: NEW,

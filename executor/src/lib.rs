@@ -17,12 +17,14 @@ mod embedded;
 mod engine;
 mod error;
 mod family;
+mod forecast;
 mod gguf;
 pub mod grade;
 mod graph;
 mod inspect;
 mod items;
 mod model;
+mod onnx;
 mod open_loop;
 pub mod parity;
 pub mod problems;
@@ -45,6 +47,7 @@ pub use error::ExecutorError;
 pub use family::{
     DecoderConfig, FAMILIES, Family, ModelError, RopeScaling, RowOrder, SlidingWindow, TinySpec,
 };
+pub use forecast::Forecast;
 pub use gguf::{GgufError, GgufErrorKind};
 pub use inspect::ModelCard;
 pub use items::{BUILT_INS, BuiltIn, ItemSet};

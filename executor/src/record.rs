@@ -8,8 +8,8 @@ use std::path::Path;
 use kvlab_sim::{
     trace::{
         DecodingInfo, Dtype, FinishedTrace, KeyState, Leftover, ModelInfo, NormInfo, RopeInfo, RuntimeInfo,
-        SequenceEnd, StoredBranches, StoredFields, StoredWeights, ToolInfo, TraceHeader, TraceWriter, Weight,
-        WorkloadInfo,
+        SequenceEnd, SequenceInfo, StoredBranches, StoredFields, StoredWeights, ToolInfo, TraceHeader,
+        TraceWriter, Weight, WorkloadInfo,
     },
     types::ModelShape,
 };
@@ -17,6 +17,7 @@ use kvlab_sim::{
 use crate::{
     error::ExecutorError,
     family::{DecoderConfig, ModelError, RopeScaling},
+    forecast::Footprint,
     model::{Model, ModelIdentity},
     open_loop::{OpenLoop, Prompt},
     progress::Progress,
@@ -75,6 +76,8 @@ pub struct RecordPlan {
     pub grader: Option<Grader>,
     /// Which weights of the model go into the trace.
     pub weights: PlannedWeights,
+    /// Most bytes that the trace may take: problems that may not fit any more are left out, the last ones first.
+    pub max_bytes: Option<u64>,
 }
 
 /// Weights of the model that go into a trace, with their storage type, `F32` or `F16`.
@@ -93,6 +96,16 @@ pub enum RecordError {
     /// There is nothing to record.
     #[error("failed to record: no prompt was given")]
     NoPrompts,
+    /// Not even the first problem fits into the bytes allowed.
+    #[error("failed to record: the trace may take {max} bytes, and with {item} alone it may need {needed}")]
+    TooLarge {
+        /// The first problem.
+        item: String,
+        /// Bytes it may need.
+        needed: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
     /// A prompt and its continuation do not fit into the model's context.
     #[error(
         "failed to run {item}: {prompt} prompt tokens and up to {new} new ones do not fit into a context of {context} tokens"
@@ -137,7 +150,8 @@ pub enum RecordError {
     },
 }
 
-/// Records prompts into a trace at `target`. Sequences that an interrupted recording finished are not run again.
+/// Records prompts into a trace at `target`. Sequences that an interrupted recording finished are not run again. With
+/// `max_bytes` the trace may hold fewer sequences than there are prompts.
 ///
 /// # Errors
 /// The model, the tokenizer, the trace, or prompts that are not those of the recording that is continued.
@@ -156,6 +170,13 @@ pub fn record(
     for prompt in &prompts {
         check_context(model, &prompt.item, prompt.tokens.len(), plan.open_loop.max_new_tokens)?;
     }
+    if let (Some(max), Some(first)) = (plan.max_bytes, prompts.first()) {
+        let footprint = Footprint::of(model.config(), plan);
+        let needed = footprint.empty() + footprint.at_most(&plan.open_loop, first);
+        if needed > max {
+            return Err(RecordError::TooLarge { item: first.item.clone(), needed, max }.into());
+        }
+    }
     let header = header(model, items, plan)?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
     let done = writer.finished().len();
@@ -168,11 +189,27 @@ pub fn record(
     }
     write_weights(model, &mut writer)?;
     for (item, prompt) in items.iter().zip(&prompts).skip(done) {
+        if !has_room(model, &writer, plan, prompt) {
+            break;
+        }
         let judge = |text: Option<&str>| graded(item, plan.grader, text);
         let (mut decoder, codec) = model.decoder_and_codec()?;
         plan.open_loop.run(&mut decoder, codec, prompt, &judge, &mut writer, progress)?;
     }
     Ok(writer.finish()?)
+}
+
+/// Whether one more prompt fits into the bytes allowed, whatever follows it.
+fn has_room(model: &Model, writer: &TraceWriter, plan: &RecordPlan, prompt: &Prompt) -> bool {
+    let Some(max) = plan.max_bytes else { return true };
+    let footprint = Footprint::of(model.config(), plan);
+    let taken = |sequence: &SequenceInfo| {
+        let texts = [&sequence.prompt_text, &sequence.generated_text];
+        let text: usize = texts.into_iter().flatten().map(String::len).sum();
+        footprint.sequence(u64::from(sequence.len), u64::from(sequence.lens_positions), text as u64)
+    };
+    let used = footprint.empty() + writer.finished().map(taken).sum::<u64>();
+    used + footprint.at_most(&plan.open_loop, prompt) <= max
 }
 
 /// Copies the weights that the trace is to hold, a matrix at a time.

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Threads of the model and of the replay [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// `chain` (inside the program), `smollm2`, a GGUF file, or a Hugging Face folder
+    /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
     #[arg(long, default_value = CHAIN, value_name = "MODEL")]
     model: String,
     /// A few short problems: well under a minute after set-up
@@ -142,6 +142,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         prompt_lens: None,
         dtype: record::StoreDtype::F32,
         weights: Vec::new(),
+        max_bytes: None,
         threads: args.threads,
         seed: args.seed,
         branching: BranchArgs::default(),

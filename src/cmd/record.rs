@@ -9,7 +9,7 @@ use crate::progress::Bars;
 use kvlab_executor::branches::TreeSet;
 use kvlab_executor::problems::problem_file_sha256;
 use kvlab_executor::{
-    ExecutorError, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
+    ExecutorError, Forecast, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
 };
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, WorkloadInfo};
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Folder for the trace
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// `chain` (inside the program), `smollm2`, a GGUF file, or a Hugging Face folder
+    /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
     #[arg(long, default_value = CHAIN, value_name = "MODEL")]
     pub(crate) model: String,
     #[command(flatten)]
@@ -48,6 +48,10 @@ pub(crate) struct Args {
     /// and the unembedding; `none` [default: w-o when it is below 8 MB]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHICH,...")]
     pub(crate) weights: Vec<WeightArg>,
+    /// Most bytes the trace may take, as a number or with kB, MB, GB, KiB, MiB or GiB behind it; problems that may not fit
+    /// are left out, and it is said how many
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "branches")]
+    pub(crate) max_bytes: Option<u64>,
     /// Threads within an operator [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -167,7 +171,6 @@ pub(crate) fn into_trace(
 ) -> Result<(), CliError> {
     runtime::tell(model);
     let max_new_tokens = args.max_new_tokens.unwrap_or(set.usual_new_tokens);
-    estimate(model, set.items.len(), max_new_tokens, args);
     let attention = match args.dtype {
         StoreDtype::F32 => Dtype::F32,
         StoreDtype::F16 => Dtype::F16,
@@ -184,9 +187,54 @@ pub(crate) fn into_trace(
         seed: args.seed,
         grader: Some(set.grader),
         weights: weights(model, args, attention),
+        max_bytes: args.max_bytes,
     };
+    let forecast = Forecast::of(model, &set.items, &plan)?;
+    news(&format!(
+        "recording {} problems, up to {max_new_tokens} new tokens each: at most {:.1} MB and, by a trial of a few tokens, about {}",
+        forecast.sequences,
+        output::megabytes(forecast.most_bytes),
+        about(forecast.most_time),
+    ));
     record(model, &set.items, &plan, &args.out, leftover, bars)?;
+    if let Some(max) = args.max_bytes {
+        let recorded = Trace::open(&args.out)?.manifest().sequences.len();
+        if recorded < set.items.len() {
+            let all = set.items.len();
+            news(&format!(
+                "{recorded} of {all} problems recorded: the others might not fit into {max} bytes"
+            ));
+        }
+    }
     Ok(())
+}
+
+/// A time that is an estimate.
+fn about(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        0..2 => "a second".to_owned(),
+        seconds @ 2..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+/// Bytes, as people write them.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim() {
+        "" | "B" => 1_u64,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err("accepted is a whole number, with kB, MB, GB, KiB, MiB or GiB behind it".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "accepted is a whole number of bytes".to_owned())?;
+    number.checked_mul(factor).ok_or_else(|| "more bytes than there can be".to_owned())
 }
 
 /// Where the problems come from.
@@ -208,20 +256,4 @@ fn weights(model: &Model, args: &Args, dtype: Dtype) -> PlannedWeights {
     let is_wanted = |which| args.weights.contains(&which);
     let has_w_o = is_wanted(WeightArg::WO) || (args.weights.is_empty() && w_o_bytes < SMALL_WEIGHTS);
     PlannedWeights { w_o: has_w_o.then_some(dtype), head: is_wanted(WeightArg::Head).then_some(dtype) }
-}
-
-/// Says what will be written before anything runs.
-fn estimate(model: &Model, sequences: usize, max_new_tokens: u32, args: &Args) {
-    let config = model.config();
-    let scalars = config.layers * config.head_dim * (config.q_heads + 2 * config.kv_heads);
-    let bytes = match args.dtype {
-        StoreDtype::F32 => 4,
-        StoreDtype::F16 => 2,
-    };
-    let hidden = if args.hidden { config.layers * config.hidden * 4 } else { 0 };
-    let per_token = (scalars * bytes + hidden) as u64;
-    news(&format!(
-        "recording {sequences} problems, up to {max_new_tokens} new tokens each: {:.2} MB a token",
-        output::megabytes(per_token)
-    ));
 }

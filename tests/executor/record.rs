@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 
 use kvlab_executor::{
-    ExecutorError, LensOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, Quiet, RecordError,
-    RecordItem, RecordPlan, SlidingWindow, Taps, TinySpec, record,
+    ExecutorError, Forecast, LensOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, Quiet,
+    RecordError, RecordItem, RecordPlan, SlidingWindow, Taps, TinySpec, record,
 };
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
 use kvlab_sim::types::{LayerIdx, SeqIdx};
@@ -14,6 +14,7 @@ use super::support::{chunk, tiny, worst};
 fn plan() -> RecordPlan {
     RecordPlan {
         weights: PlannedWeights { w_o: Some(Dtype::F32), head: Some(Dtype::F32) },
+        max_bytes: None,
         open_loop: OpenLoop {
             chunk: chunk(5),
             max_new_tokens: 6,
@@ -116,4 +117,69 @@ fn a_sequence_beyond_the_window_of_a_layer_is_refused_before_anything_is_written
         assert!(matches!(error, RecordError::BeyondWindow { window: 17, layer: 2, .. }), "{error}");
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
+}
+
+/// Bytes of all files of a folder.
+fn folder_bytes(path: &std::path::Path) -> u64 {
+    let files = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+    files
+        .map(
+            |file| {
+                if file.path().is_dir() { folder_bytes(&file.path()) } else { file.metadata().unwrap().len() }
+            },
+        )
+        .sum()
+}
+
+#[test]
+fn a_recording_keeps_within_the_bytes_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = tiny(TinySpec::default());
+    let items: Vec<RecordItem> = (0..6).map(|i| item(&format!("item {i}"), i)).collect();
+    let mut record_within = |name: &str, max_bytes| {
+        let target = folder.path().join(name);
+        let plan = RecordPlan { max_bytes, ..plan() };
+        let done = record(&mut model, &items, &plan, &target, Leftover::Refuse, &Quiet);
+        done.map(|_| (Trace::open(&target).unwrap().manifest().sequences.len(), folder_bytes(&target)))
+    };
+    let (all, whole) = record_within("whole", None).unwrap();
+    assert_eq!(all, 6);
+    let mut counts = Vec::new();
+    for max in (0..12).map(|step| 90_000 + step * 10_000) {
+        match record_within(&format!("max {max}"), Some(max)) {
+            Ok((count, bytes)) => {
+                assert!(
+                    (1..=6).contains(&count) && bytes <= max,
+                    "{count} problems in {bytes} bytes of {max}"
+                );
+                counts.push(count);
+            }
+            Err(ExecutorError::Record(RecordError::TooLarge { needed, max: allowed, .. })) => {
+                assert!(counts.is_empty() && allowed == max && needed > max, "{needed} of {max}");
+                assert!(!folder.path().join(format!("max {max}")).exists());
+                counts.clear();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(counts.is_sorted() && counts.first() < counts.last(), "{counts:?}");
+    assert_eq!(record_within("more than enough", Some(10_000_000)).unwrap(), (6, whole));
+}
+
+#[test]
+fn a_forecast_is_no_less_than_what_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    let mut model = tiny(TinySpec::default());
+    let items = [item("a", 3), item("b", 20), item("c", 9)];
+    let forecast = Forecast::of(&mut model, &items, &plan()).unwrap();
+    record(&mut model, &items, &plan(), &target, Leftover::Refuse, &Quiet).unwrap();
+    assert!(
+        folder_bytes(&target) <= forecast.most_bytes,
+        "{} of {}",
+        folder_bytes(&target),
+        forecast.most_bytes
+    );
+    assert_eq!(forecast.sequences, 3);
+    assert!(forecast.most_time > std::time::Duration::ZERO);
 }
