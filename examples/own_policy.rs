@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for meta in trace.sequences() {
         for layer in shape.layer_ids() {
             let tensors = trace.layer(meta.seq, layer)?;
-            let settings = Settings { output_error_every: 0 };
+            let settings = Settings { output_error_every: 0, ..Settings::default() };
             let outcomes = replay_layer(&shape, meta, layer, &tensors, &cells, settings)?;
             terms += f64::from(meta.len - meta.prompt_len) * f64::from(shape.q_heads);
             for (recall, outcome) in recalls.iter_mut().zip(outcomes) {

@@ -2,7 +2,9 @@
 
 mod distributions;
 mod faults;
+mod granularity;
 mod named;
+mod served;
 mod twins;
 
 use crate::support::{naive, synth};
@@ -37,7 +39,7 @@ fn tried(
     seed: u64,
     every: u32,
 ) -> Vec<Result<LayerOutcome, PolicyError>> {
-    let settings = Settings { output_error_every: every };
+    let settings = Settings { output_error_every: every, ..Settings::default() };
     let cells = [EvictionCell { stack, seed }];
     let (model, mut all) = (LayerModel::default(), Vec::new());
     for meta in trace.sequences() {
@@ -122,7 +124,7 @@ proptest! {
         let stack = registry::composition("streaming-llm").unwrap().stack(&knobs, &RawParams::default()).unwrap();
         let tensors = trace.layer(meta.seq, LayerIdx::new(0)).unwrap();
         let cells = [EvictionCell { stack: &stack, seed: 0 }];
-        let found = replay_layer(shape, meta, LayerIdx::new(0), &tensors, &cells, Settings { output_error_every: 0 }).unwrap();
+        let found = replay_layer(shape, meta, LayerIdx::new(0), &tensors, &cells, Settings { output_error_every: 0, ..Settings::default() }).unwrap();
         let mut expected = vec![0.0; (meta.len - meta.prompt_len) as usize];
         for kv in shape.kv_head_ids() {
             let head = RecordedHead::new(&tensors, shape, LayerIdx::new(0), kv, meta.len).unwrap();

@@ -14,6 +14,7 @@ mod fuzz;
 mod fuzz_models;
 mod golden;
 mod ledger;
+mod reading;
 mod scenarios;
 mod support;
 mod table;

@@ -76,6 +76,50 @@ fn mistakes_are_named_with_file_line_and_column() {
         (VALID.replace("[64]", "[60]").replace("full", "snapkv"), vec!["60", "48 and 64"]),
         (VALID.replace("- use: full", "- use: full\n    - use: full"), vec!["label `full` is used twice"]),
         (VALID.replace("use: full", "label: x"), vec!["eviction.policies[0]", "`use`"]),
+        // Selections and stores.
+        (
+            VALID.replace("use: full", "use: snapkv\n      attend: {kind: qest}"),
+            vec!["`qest`", "did you mean `quest`?", "oracle-block"],
+        ),
+        (
+            VALID.replace("use: full", "use: full\n      store: {kind: per-token-int, params: {bits: 3}}"),
+            vec!["`bits` is 3", "2, 4 or 8"],
+        ),
+        (
+            VALID.replace("use: full", "use: h2o\n      attend: {kind: quest}"),
+            vec!["accumulated-attention", "some of them only"],
+        ),
+        (VALID.replace("use: full", "use: seer-gate"), vec!["eviction.policies[0]", "trained gate", "quest"]),
+        (
+            VALID.replace(
+                "use: full",
+                "label: x\n      stack: {score: {kind: recency}}\n      store: {kind: half}",
+            ),
+            vec!["`store` beside `stack`", "`store` inside `stack`"],
+        ),
+        (
+            VALID.replace("use: full", "label: x\n      stack: {sinks: 2}"),
+            vec!["eviction.policies[0].stack.score is missing", "`attend` or `store`"],
+        ),
+        (
+            VALID.replace(
+                "use: full",
+                "label: x\n      stack: {attend: {kind: quest}, budget: {kind: pyramid}}",
+            ),
+            vec!["stack.score is missing", "nothing is evicted"],
+        ),
+        (
+            VALID.replace("  policies", "  next_token_every: 12\n  policies"),
+            vec!["eviction.next_token_every is 12", "a multiple of output_error_every (8)"],
+        ),
+        (
+            VALID.replace("use: full", "use: snapkv\n      granularity: block:x"),
+            vec!["`block:x`", "`token-head`, `token-layer`, `block:N`"],
+        ),
+        (
+            VALID.replace("use: full", "use: snapkv\n      granularity: 'block:32'"),
+            vec!["a block of 32", "tokens are needed"],
+        ),
         ("id: a\nwhy: b\n".to_owned(), vec!["nothing to study"]),
         ("id: A b\nwhy: b\nexit: {theta: 1, epsilon: 1}\n".to_owned(), vec!["id is `A b`"]),
         ("id: a\nwhy: b\nexit: {theta: -1, epsilon: 1}\n".to_owned(), vec!["exit.theta is -1"]),
@@ -169,6 +213,8 @@ eviction:
     - use: vase-attnv
     - label: custom
       stack: {score: {kind: window-mass}}
+    - {use: snapkv, label: snapkv in 4 bits, store: {kind: per-token-int}}
+    - {label: quest in 8 bits, stack: {attend: {kind: quest}, store: {kind: per-token-int, params: {bits: 8}}}}
 exit:
   theta: [0.5, 1, 2]
   epsilon: 0.5
@@ -179,8 +225,8 @@ exit:
     let knobs = full.knobs(64);
     assert_eq!(knobs, short.knobs(64));
     assert_eq!(
-        (full.output_error_every, full.block_tokens, full.bytes_per_scalar),
-        (short.output_error_every, short.block_tokens, short.bytes_per_scalar)
+        (full.output_error_every, full.next_token_every, full.block_tokens, full.bytes_per_scalar),
+        (short.output_error_every, short.next_token_every, short.block_tokens, short.bytes_per_scalar)
     );
     for (a, b) in full.policies.iter().zip(&short.policies) {
         assert_eq!(a.label, b.label);

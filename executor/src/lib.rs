@@ -39,8 +39,8 @@ mod weights;
 pub mod workload;
 
 pub use decode::{
-    BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, LayerCache, LayerDone, LensFacts,
-    LensOptions, Pass, Quantity, RawLens, Taps, TopToken,
+    Ask, Attending, BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, LayerCache,
+    LayerDone, LensFacts, LensOptions, Pass, Quantity, RawLens, Rewrite, Select, Taps, TopToken,
 };
 pub use embedded::{EmbeddedError, embedded_model};
 pub use error::ExecutorError;

@@ -15,7 +15,8 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-const SETTINGS: Settings = Settings { output_error_every: 8 };
+const SETTINGS: Settings =
+    Settings { output_error_every: 8, next_token_every: 0, bytes_per_scalar: 2, block_tokens: 16 };
 const ROUNDS: usize = 60;
 
 fn stack(id: &str, capacity: u32) -> Stack {

@@ -96,9 +96,9 @@ fn owned(row: Vec<&str>) -> Vec<String> {
 fn policies() -> Listing {
     let rows = registry::all()
         .into_iter()
-        .map(|registry::Listed { spec, .. }| {
+        .map(|registry::Listed { spec, laws, .. }| {
             let random = if spec.randomness == Randomness::Random { "random" } else { "deterministic" };
-            let laws: Vec<&str> = spec.laws.iter().map(|law: &Law| law.word()).collect();
+            let laws: Vec<&str> = laws.iter().map(|law: &Law| law.word()).collect();
             let laws = if laws.is_empty() { "-".to_owned() } else { laws.join(" ") };
             let (family, needs) = (spec.family.word().to_owned(), spec.needs.words());
             let (summary, citation) = (spec.summary.to_owned(), spec.citation.to_owned());
@@ -141,7 +141,7 @@ fn params(id: &str, format: Format) -> Result<Done, CliError> {
     }
     let names = vec!["family", "id", "parameter", "default", "meaning"];
     let mut rows = Vec::new();
-    for registry::Listed { spec, defaults, docs } in found {
+    for registry::Listed { spec, defaults, docs, .. } in found {
         let cell = |doc: &ParamDoc| {
             let default = defaults.get(doc.name).map_or_else(String::new, default_text);
             let (family, id) = (spec.family.word().to_owned(), spec.id.to_owned());

@@ -205,10 +205,11 @@ fn what_is_not_at_hand_is_named() {
         let failure = tried(&trace, &stack, 0, 0).remove(0).unwrap_err().to_string();
         assert!(failure.contains(words), "{id}: {failure}");
     }
+    // Re-rotation turns keys back, so it needs to know how they were turned; without a step to measure it is not asked.
     let rerotate = RawParams::from_params(&serde_json::json!({ "rerotate": true })).unwrap();
-    let error =
-        registry::composition("streaming-llm").unwrap().stack(&knobs, &rerotate).unwrap_err().to_string();
-    assert!(error.contains("re-rotation"), "{error}");
+    let stack = registry::composition("streaming-llm").unwrap().stack(&knobs, &rerotate).unwrap();
+    let failure = tried(&trace, &stack, 0, 1).remove(0).unwrap_err().to_string();
+    assert!(failure.contains("rotary frequencies"), "{failure}");
 }
 
 /// A prompt that is to be kept whole and does not fit is refused with the numbers, and the cell says so.

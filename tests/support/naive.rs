@@ -327,3 +327,68 @@ pub(crate) fn leverage(head: &PlainHead, scored: &[usize], jitter: f64, frequenc
         })
         .collect()
 }
+
+/// The attention output of query head `member` at `t` over `slots`, with these keys and values, `[head_dim]`.
+pub(crate) fn output(
+    head: &PlainHead,
+    keys: &[Vec<f32>],
+    values: &[Vec<f32>],
+    member: usize,
+    t: usize,
+    slots: &[usize],
+) -> Vec<f64> {
+    let query = &head.queries[member][t];
+    let root = (query.len() as f64).sqrt();
+    let shares = softmax(&slots.iter().map(|&i| dot(query, &keys[i]) / root).collect::<Vec<_>>());
+    let mut mixed = vec![0.0; query.len()];
+    for (share, &i) in shares.iter().zip(slots) {
+        mixed.iter_mut().zip(&values[i]).for_each(|(sum, x)| *sum += share * f64::from(*x));
+    }
+    mixed
+}
+
+/// Policy specification §9.2: the tokens of the `count` pages of `page` tokens with the largest bounds, ascending; of equal
+/// ones the earlier. Bounds are f32 products in channel order, so that ties are the same.
+pub(crate) fn quest(head: &PlainHead, member: usize, t: usize, page: usize, count: usize) -> Vec<usize> {
+    let query = &head.queries[member][t];
+    let tokens: Vec<usize> = (0..=t).collect();
+    let mut pages: Vec<(f32, usize)> = tokens
+        .chunks(page)
+        .enumerate()
+        .map(|(at, tokens)| {
+            let mut bound = 0.0;
+            for (c, q) in query.iter().enumerate() {
+                let channel: Vec<f32> = tokens.iter().map(|&i| head.keys[i][c]).collect();
+                let high = channel.iter().copied().fold(f32::MIN, f32::max);
+                let low = channel.iter().copied().fold(f32::MAX, f32::min);
+                bound += (q * high).max(q * low);
+            }
+            (bound, at)
+        })
+        .collect();
+    pages.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut chosen: Vec<usize> = pages.into_iter().take(count).map(|(_, at)| at).collect();
+    chosen.sort_unstable();
+    chosen.into_iter().flat_map(|at| at * page..((at + 1) * page).min(t + 1)).collect()
+}
+
+/// Rounding to the nearest of 2^bits levels between the smallest and the largest of each group of channels, with scale and
+/// smallest value in half floats.
+pub(crate) fn rounded(vector: &[f32], bits: u8, group: usize) -> Vec<f32> {
+    let half = |x: f32| half::f16::from_f32(x).to_f32();
+    vector
+        .chunks(group)
+        .flat_map(|channels| {
+            let low = channels.iter().copied().fold(f32::MAX, f32::min);
+            let high = channels.iter().copied().fold(f32::MIN, f32::max);
+            let most = f32::from(2u16.pow(u32::from(bits)) - 1);
+            let low = half(low);
+            let step = half((high - low) / most);
+            channels.iter().map(move |x| {
+                let level =
+                    if step > 0.0 { ((x - low) / step).round_ties_even().clamp(0.0, most) } else { 0.0 };
+                level * step + low
+            })
+        })
+        .collect()
+}

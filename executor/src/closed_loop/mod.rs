@@ -7,6 +7,7 @@
 //! The order of events at a step is that of the replay (`kvlab_sim::replay`), so that equal states give equal evictions.
 //! Not responsible for policies, nor for what an answer is worth: a grader says so.
 
+mod asked;
 mod divergence;
 mod driver;
 mod error;

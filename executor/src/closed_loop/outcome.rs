@@ -11,6 +11,14 @@ pub struct Footprint {
     pub peak_entries: u64,
     /// Resident over seen, before an eviction at that step, mean over decode steps; absent without one.
     pub mean_keep_ratio: Option<f64>,
+    /// Most bits held at a time in the representation of the store, selection metadata included; see `peak_entries` for when.
+    pub peak_stored_bits: u64,
+    /// Tokens that query heads attended to, summed over heads, layers and decode steps.
+    pub attended: u64,
+    /// Bits read by decode steps, keys, values and selection metadata.
+    pub read_bits: u64,
+    /// Decode steps.
+    pub steps: u32,
     /// Tokens seen, prompt included.
     pub seen: u32,
 }

@@ -139,6 +139,24 @@ impl Context<'_> {
         let entry = self.model.shape()?.kv_bytes_per_entry(width).get();
         let peak = footprints.iter().map(|footprint| footprint.peak_entries).max().unwrap_or(0);
         row.count("peak_kv_bytes", peak * entry);
+        let stored = footprints.iter().map(|footprint| footprint.peak_stored_bits).max().unwrap_or(0);
+        row.count("peak_stored_kv_bytes", stored.div_ceil(8));
+        let shape = self.model.shape()?;
+        let heads = f64::from(shape.layers) * f64::from(shape.q_heads);
+        let by_step = |of: &dyn Fn(&Footprint) -> f64| -> Vec<Option<f64>> {
+            let share = |footprint: &&Footprint| {
+                (footprint.steps > 0).then(|| of(footprint) / f64::from(footprint.steps))
+            };
+            footprints.iter().map(share).collect()
+        };
+        #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+        let reads = [
+            ("attended_tokens", by_step(&|footprint| footprint.attended as f64 / heads)),
+            ("read_kv_bytes_per_step", by_step(&|footprint| footprint.read_bits as f64 / 8.0)),
+        ];
+        for (metric, values) in reads {
+            row.mean(metric, self.bootstrap.mean(&values), values.iter().flatten().count());
+        }
         let ratios: Vec<Option<f64>> = footprints.iter().map(|footprint| footprint.mean_keep_ratio).collect();
         row.mean("mean_keep_ratio", self.bootstrap.mean(&ratios), ratios.iter().flatten().count());
         if evictions == 0 && cell.plan.stack.as_ref().is_ok_and(|stack| stack.can_evict()) {

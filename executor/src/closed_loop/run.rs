@@ -1,13 +1,17 @@
 //! One sequence of one cell on the model: feed a token, attend, evict if it is due.
 
 use kvlab_sim::{
-    policy::{compose::Stack, schedule::Moment},
+    policy::{
+        PolicyError,
+        compose::{Places, Stack},
+        schedule::Moment,
+    },
     types::{ModelShape, SeqIdx},
 };
 
 use super::{ClosedLoopError, driver::Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
 use crate::{
-    decode::{DecodeError, Decoder, Taps},
+    decode::{Ask, Decoder, Pass, Taps},
     error::ExecutorError,
     model::Model,
     text::TextCodec,
@@ -20,6 +24,16 @@ pub struct LiveCell<'a> {
     pub stack: &'a Stack,
     /// Seed of its draws.
     pub seed: u64,
+    /// Bytes of one channel that is stored as the model made it, for counting.
+    pub bytes_per_scalar: u32,
+}
+
+impl<'a> LiveCell<'a> {
+    /// A stack under a seed, channels as the model made them counted as two bytes.
+    #[must_use]
+    pub fn new(stack: &'a Stack, seed: u64) -> Self {
+        Self { stack, seed, bytes_per_scalar: 2 }
+    }
 }
 
 /// A sequence that goes on from a prefix under one cell.
@@ -31,6 +45,9 @@ pub struct LiveRun<'m, 'a> {
     driver: Driver<'a>,
     shape: ModelShape,
     peak_entries: u64,
+    peak_stored_bits: u64,
+    /// Whether queries attend to a part, and where a token is rotated.
+    selects: bool,
     keep_ratios: f64,
     steps: u32,
     seen: u32,
@@ -51,14 +68,33 @@ impl<'m, 'a> LiveRun<'m, 'a> {
         if cell.stack.accumulates() && prefix.mass.is_empty() {
             return Err(ClosedLoopError::NothingAccumulated { policy: cell.stack.label().to_owned() }.into());
         }
+        let has_window = (0..model.config().layers).any(|layer| model.config().window(layer).is_some());
+        if cell.stack.places() == Places::Cache && has_window {
+            let reason = "layers of this model see a window of positions, which re-rotation would change";
+            return Err(PolicyError::Refused { policy: "rerotate", reason: reason.to_owned() }.into());
+        }
         let (mut decoder, codec) = model.decoder_and_codec()?;
         decoder.swap_cache(prefix.cache.clone());
-        let mut driver = Driver::new(cell.stack, cell.seed, &shape, seq, prefix);
-        let peak_entries = driver.entries();
+        let mut driver = Driver::new(cell, &shape, seq, prefix);
         let queries = prefix.queries.clone();
+        driver.hold(&mut decoder, &queries)?;
+        let (peak_entries, peak_stored_bits) = (driver.entries(), driver.held_bits());
         driver.evict_if_due(&mut decoder, &queries, Moment::PrefillDone)?;
         let (keep_ratios, steps, seen) = (0.0, 0, prefix.len);
-        Ok(Self { decoder, codec, queries, driver, shape, peak_entries, keep_ratios, steps, seen })
+        let selects = cell.stack.attends_to_part();
+        Ok(Self {
+            decoder,
+            codec,
+            queries,
+            driver,
+            shape,
+            peak_entries,
+            peak_stored_bits,
+            selects,
+            keep_ratios,
+            steps,
+            seen,
+        })
     }
 
     /// Feeds a token: it is stored, attends to everything resident, and then an eviction may follow. Gives the logits of the
@@ -68,13 +104,19 @@ impl<'m, 'a> LiveRun<'m, 'a> {
     /// As [`Decoder::forward`], and the stack.
     pub fn step(&mut self, token: u32) -> Result<Vec<f32>, ExecutorError> {
         let taps = Taps { queries: self.queries.window() > 0, ..Taps::NONE };
-        let pass = self.decoder.forward(&[token], taps)?;
-        let [pos] = pass.positions[..] else {
-            return Err(DecodeError::NoTokens.into());
+        let (pos, place) = (self.decoder.next_position(), self.driver.place());
+        self.driver.store(pos);
+        let pass: Pass = if self.selects {
+            let driver = &mut self.driver;
+            let mut select = |ask: Ask<'_>| driver.select(&ask);
+            self.decoder.forward_selecting(token, place, taps, Some(&mut select))?
+        } else {
+            self.driver.count_all();
+            self.decoder.forward_selecting::<ExecutorError>(token, place, taps, None)?
         };
         self.queries.take(&pass);
-        self.driver.store(pos);
         self.seen = pos + 1;
+        self.driver.hold(&mut self.decoder, &self.queries)?;
         self.measure();
         self.driver.attend(&self.decoder, &self.queries)?;
         self.driver.evict_if_due(&mut self.decoder, &self.queries, Moment::DecodeStep)?;
@@ -98,7 +140,19 @@ impl<'m, 'a> LiveRun<'m, 'a> {
     pub fn finish(self) -> Footprint {
         let mean_keep_ratio = (self.steps > 0).then(|| self.keep_ratios / f64::from(self.steps));
         let (peak_entries, seen) = (self.peak_entries, self.seen);
-        Footprint { evictions: self.driver.into_evictions(), peak_entries, mean_keep_ratio, seen }
+        let (peak_stored_bits, steps, (attended, read_bits)) =
+            (self.peak_stored_bits, self.steps, self.driver.reads());
+        let evictions = self.driver.into_evictions();
+        Footprint {
+            evictions,
+            peak_entries,
+            mean_keep_ratio,
+            peak_stored_bits,
+            attended,
+            read_bits,
+            steps,
+            seen,
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
@@ -106,6 +160,7 @@ impl<'m, 'a> LiveRun<'m, 'a> {
         let entries = self.driver.entries();
         let all = u64::from(self.seen) * u64::from(self.shape.layers) * u64::from(self.shape.kv_heads);
         self.peak_entries = self.peak_entries.max(entries);
+        self.peak_stored_bits = self.peak_stored_bits.max(self.driver.held_bits());
         self.keep_ratios += entries as f64 / all as f64;
         self.steps += 1;
     }

@@ -175,7 +175,7 @@ fn run_item(
     };
 
     let mut logits = Vec::new();
-    let run = LiveRun::fork(model, &prefix, LiveCell { stack: full, seed: 0 }, seq)?;
+    let run = LiveRun::fork(model, &prefix, LiveCell::new(full, 0), seq)?;
     let run = generate(run, &prefix, limits, |row| {
         if plan.mode == Mode::Forced {
             logits.push(row);
@@ -194,11 +194,12 @@ fn run_item(
             continue;
         }
         // The full cache was run already; teacher-forced it runs again, and shows zero.
-        if plan.mode == Mode::Free && !stack.can_evict() {
+        if plan.mode == Mode::Free && stack.is_full_cache() {
             cell.measured.push(reference.clone());
             continue;
         }
-        let live = LiveCell { stack, seed: cell.plan.seed.unwrap_or(0) };
+        let bytes_per_scalar = executed.study.bytes_per_scalar;
+        let live = LiveCell { stack, seed: cell.plan.seed.unwrap_or(0), bytes_per_scalar };
         let outcome = LiveRun::fork(model, &prefix, live, seq).and_then(|run| match plan.mode {
             Mode::Free => generate(run, &prefix, limits, drop).map(graded),
             Mode::Forced => force(run, &tokens, &logits).map(Measured::Forced),

@@ -1,7 +1,7 @@
 //! Keys and values of a sequence, with the original position of every row.
 //!
 //! A layer's arrays have one length for all heads. A head that keeps fewer rows than another is padded at the end, and the
-//! padding is hidden from attention. Rows are never rotated again: a key keeps the position it was made at.
+//! padding is hidden from attention. A row keeps the position it was made at, whatever is done to its vectors.
 
 use std::sync::Arc;
 
@@ -9,6 +9,9 @@ use ndarray::ArrayView3;
 
 use super::error::DecodeError;
 use crate::runtime::{RuntimeError, Tensor};
+
+/// Changes a row in place: KV head, position, key and value, each `[head_dim]`.
+pub type Rewrite<'r> = &'r mut dyn FnMut(usize, u32, &mut [f32], &mut [f32]);
 
 /// Keys and values of one layer.
 #[derive(Debug, Clone)]
@@ -101,6 +104,26 @@ impl LayerCache {
             chosen.push(after);
         }
         self.positions = chosen;
+        Ok(())
+    }
+
+    /// Hands every resident row to `change`: KV head, position, key and value, each `[head_dim]`.
+    fn rewrite(&mut self, change: Rewrite<'_>) -> Result<(), RuntimeError> {
+        let (shape, width) = (self.keys.shape().to_vec(), self.keys.shape()[2]);
+        let (mut keys, mut values) = (self.keys.data().to_vec(), self.values.data().to_vec());
+        let rows = keys.chunks_exact_mut(width).zip(values.chunks_exact_mut(width));
+        let slots = self
+            .positions
+            .iter()
+            .enumerate()
+            .flat_map(|(head, slots)| slots.iter().map(move |pos| (head, pos)));
+        for ((key, value), (head, pos)) in rows.zip(slots) {
+            if let Some(pos) = pos {
+                change(head, *pos, key, value);
+            }
+        }
+        self.keys = Arc::new(Tensor::new(&shape, keys)?);
+        self.values = Arc::new(Tensor::new(&shape, values)?);
         Ok(())
     }
 
@@ -242,6 +265,11 @@ impl KvCache {
         let cache = self.layer_mut(layer)?;
         cache.hide(layer, kept)?;
         Ok(cache.compact()?)
+    }
+
+    /// See [`super::Decoder::rewrite`].
+    pub(super) fn rewrite(&mut self, layer: usize, change: Rewrite<'_>) -> Result<(), DecodeError> {
+        Ok(self.layer_mut(layer)?.rewrite(change)?)
     }
 
     /// See [`super::Decoder::mask`].

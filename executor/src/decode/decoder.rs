@@ -5,13 +5,14 @@ use std::num::NonZeroUsize;
 use ndarray::{Array2, ArrayView2};
 
 use super::{
-    cache::KvCache,
+    ask::{Ask, Attending},
+    cache::{KvCache, Rewrite},
     error::DecodeError,
     head::{Head, LensFacts, LensOptions},
     pass::{Pass, Taps},
     walk::Walk,
 };
-use crate::{engine::Engine, family::DecoderConfig};
+use crate::{engine::Engine, family::DecoderConfig, runtime::Tensor};
 
 /// Whether a pass goes on to the next layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,9 @@ pub struct LayerDone<'a> {
 
 /// Decides after each layer whether the pass goes on.
 pub(super) type Gate<'g> = &'g mut dyn FnMut(LayerDone<'_>) -> Result<Flow, DecodeError>;
+
+/// Says what one token attends to in a layer, for every KV head; nothing for everything that is stored.
+pub type Select<'s, E> = &'s mut dyn FnMut(Ask<'_>) -> Result<Option<Attending>, E>;
 
 /// A model with one sequence on it.
 #[derive(Debug)]
@@ -107,6 +111,43 @@ impl<'m> Decoder<'m> {
         self.cache.mask(layer, kept_per_head)
     }
 
+    /// Replaces vectors of one layer in place: `change` gets KV head, position, key and value of every resident row.
+    ///
+    /// # Errors
+    /// A layer that the model does not have, or the runtime.
+    pub fn rewrite(&mut self, layer: usize, change: Rewrite<'_>) -> Result<(), DecodeError> {
+        self.cache.rewrite(layer, change)
+    }
+
+    /// Feeds one token, rotated as if it stood at `place` where that is given. In each layer, `select` says what the token
+    /// attends to: it sees the queries and all keys first. A layer in which it attends to a part runs twice, since its
+    /// queries come out of the same graph as its attention.
+    ///
+    /// # Errors
+    /// Whatever `select` returns, and as [`Decoder::forward`].
+    pub fn forward_selecting<E: From<DecodeError>>(
+        &mut self,
+        token: u32,
+        place: Option<u32>,
+        taps: Taps,
+        select: Option<Select<'_, E>>,
+    ) -> Result<Pass, E> {
+        let positions = self.positions_of(&[token])?;
+        let places = place.map_or_else(|| positions.clone(), |place| vec![place]);
+        let layers = self.engine.config.layers;
+        let mut walk = Walk::new(self.engine, &self.cache, &[token], positions, &places, taps)?;
+        match select {
+            Some(select) => {
+                for layer in 0..layers {
+                    walk.run_layer_selecting(layer, select)?;
+                }
+            }
+            None => (0..layers).try_for_each(|layer| walk.run_layer(layer))?,
+        }
+        let done = walk.finish();
+        Ok(self.take(done)?)
+    }
+
     /// Feeds tokens through every layer.
     ///
     /// # Errors
@@ -144,14 +185,20 @@ impl<'m> Decoder<'m> {
             return Err(DecodeError::NoAttentionOutput);
         }
         let layers = self.engine.config.layers;
-        let mut walk = Walk::new(self.engine, &self.cache, tokens, positions, taps)?;
+        let places = positions.clone();
+        let mut walk = Walk::new(self.engine, &self.cache, tokens, positions, &places, taps)?;
         for layer in 0..layers {
             walk.run_layer(layer)?;
             if walk.ask(layer, gate)? == Flow::Stop {
                 break;
             }
         }
-        let (pass, appended) = walk.finish();
+        let done = walk.finish();
+        self.take(done)
+    }
+
+    /// Stores what a finished pass gave.
+    fn take(&mut self, (pass, appended): (Pass, Vec<(Tensor, Tensor)>)) -> Result<Pass, DecodeError> {
         for (layer, (keys, values)) in appended.into_iter().enumerate() {
             self.cache.layer_mut(layer)?.append(keys, values, &pass.positions);
         }

@@ -3,6 +3,7 @@
 //! Responsible for one sequence at a time. Not responsible for what is kept (a policy says so through
 //! [`Decoder::retain`]), nor for where tapped arrays go.
 
+mod ask;
 mod cache;
 mod decoder;
 mod error;
@@ -12,9 +13,10 @@ mod head;
 mod pass;
 mod walk;
 
-pub use cache::{KvCache, LayerCache};
+pub use ask::{Ask, Attending};
+pub use cache::{KvCache, LayerCache, Rewrite};
 pub(crate) use decoder::greedy;
-pub use decoder::{Decoder, Flow, LayerDone};
+pub use decoder::{Decoder, Flow, LayerDone, Select};
 pub use error::{BadLogits, DecodeError, Quantity};
 pub use facts::{Distribution, TopToken};
 pub(crate) use head::NewHead;

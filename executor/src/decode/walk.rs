@@ -8,8 +8,9 @@ use std::ops::Range;
 use ndarray::{Array2, Array3, Array4, ArrayView2, Axis};
 
 use super::{
+    ask::{Ask, narrowed},
     cache::{Bias, KvCache},
-    decoder::{Flow, Gate, LayerDone},
+    decoder::{Flow, Gate, LayerDone, Select},
     error::{DecodeError, Quantity},
     pass::{Pass, Taps},
 };
@@ -18,6 +19,15 @@ use crate::{
     graph::io,
     runtime::{Feed, Tensor},
 };
+
+/// What a layer gives.
+struct Outputs {
+    hidden: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    queries: Option<Tensor>,
+    attention: Option<Tensor>,
+}
 
 /// One pass in the making.
 pub(super) struct Walk<'a> {
@@ -39,10 +49,11 @@ impl<'a> Walk<'a> {
         cache: &'a KvCache,
         tokens: &[u32],
         positions: Vec<u32>,
+        places: &[u32],
         taps: Taps,
     ) -> Result<Self, DecodeError> {
         let config = &engine.config;
-        let (cos, sin) = engine.rope.angles(&positions);
+        let (cos, sin) = engine.rope.angles(places);
         let hidden = Tensor::new(&[tokens.len(), config.hidden], engine.embed(tokens))?;
         let (layers, count) = (config.layers, tokens.len());
         let per_head = |wanted: bool, heads: usize| {
@@ -63,16 +74,61 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn run_layer(&mut self, layer: usize) -> Result<(), DecodeError> {
-        let config = &self.engine.config;
-        let (count, group, width) = (self.pass.tokens.len(), config.group(), config.head_dim);
-        let stored = &self.cache.layers()[layer];
-        let slots = stored.slots();
-        let window = config.window(layer);
-        let reusable = stored.shares_bias() && window.is_none();
-        let bias = match self.bias.take() {
-            Some((made_for, bias)) if reusable && made_for == slots => bias,
-            _ => stored.bias(group, &self.pass.positions, window),
+        let bias = self.bias_of(layer);
+        let outputs = self.run(layer, &bias, self.taps)?;
+        self.keep_bias(layer, bias);
+        self.take(layer, outputs)
+    }
+
+    /// As [`Walk::run_layer`] for a single token, which attends to what `select` says.
+    pub(super) fn run_layer_selecting<E: From<DecodeError>>(
+        &mut self,
+        layer: usize,
+        select: Select<'_, E>,
+    ) -> Result<(), E> {
+        let bias = self.bias_of(layer);
+        let mut outputs = self.run(layer, &bias, Taps { queries: true, ..self.taps })?;
+        let (stored, pos) = (&self.cache.layers()[layer], self.pass.positions[0]);
+        let attending = match &outputs.queries {
+            Some(queries) => {
+                let (keys, values) = (&outputs.keys, &outputs.values);
+                select(Ask { layer, pos, stored, queries, keys, values })?
+            }
+            None => None,
         };
+        if let Some(attending) = attending {
+            outputs = self.run(layer, &narrowed(stored, &bias, pos, &attending), self.taps)?;
+        }
+        self.keep_bias(layer, bias);
+        Ok(self.take(layer, outputs)?)
+    }
+
+    /// Whether what is added to the scores of this layer is that of any with as many slots.
+    fn is_shared(&self, layer: usize) -> bool {
+        self.cache.layers()[layer].shares_bias() && self.engine.config.window(layer).is_none()
+    }
+
+    fn bias_of(&mut self, layer: usize) -> Bias {
+        let stored = &self.cache.layers()[layer];
+        let (slots, is_shared) = (stored.slots(), self.is_shared(layer));
+        match self.bias.take() {
+            Some((made_for, bias)) if is_shared && made_for == slots => bias,
+            _ => {
+                let config = &self.engine.config;
+                stored.bias(config.group(), &self.pass.positions, config.window(layer))
+            }
+        }
+    }
+
+    fn keep_bias(&mut self, layer: usize, bias: Bias) {
+        if self.is_shared(layer) {
+            self.bias = Some((self.cache.layers()[layer].slots(), bias));
+        }
+    }
+
+    fn run(&mut self, layer: usize, bias: &Bias, taps: Taps) -> Result<Outputs, DecodeError> {
+        let (count, width) = (self.pass.tokens.len(), self.engine.config.head_dim);
+        let stored = &self.cache.layers()[layer];
         let angles = [count, width];
         let inputs = [
             (io::HIDDEN_IN, Feed::Held(&self.hidden)),
@@ -84,7 +140,7 @@ impl<'a> Walk<'a> {
         ];
         let states = [io::HIDDEN_OUT, io::PRESENT_KEYS, io::PRESENT_VALUES];
         let session = &mut self.engine.layers[layer];
-        let (hidden, keys, values, queries, attention) = match (self.taps.queries, self.taps.attention) {
+        let (hidden, keys, values, queries, attention) = match (taps.queries, taps.attention) {
             (false, false) => {
                 let [hidden, keys, values] = session.run(&inputs, states)?;
                 (hidden, keys, values, None, None)
@@ -100,9 +156,12 @@ impl<'a> Walk<'a> {
                 (hidden, keys, values, Some(queries), Some(attention))
             }
         };
-        if reusable {
-            self.bias = Some((slots, bias));
-        }
+        Ok(Outputs { hidden, keys, values, queries, attention })
+    }
+
+    fn take(&mut self, layer: usize, outputs: Outputs) -> Result<(), DecodeError> {
+        let Outputs { hidden, keys, values, queries, attention } = outputs;
+        let (slots, count) = (self.cache.layers()[layer].slots(), self.pass.tokens.len());
         self.take_states(layer, &keys, &values, queries.as_ref())?;
         self.take_hidden(layer, hidden)?;
         if let Some(attention) = attention {

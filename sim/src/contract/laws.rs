@@ -3,7 +3,7 @@
 use super::cases::{Case, first, rope};
 use super::{PlainHead, Report, Subject, WatchedHead};
 use crate::num;
-use crate::policy::compose::{Eviction, HeadInput, Knobs, Reason, Stack, accumulate};
+use crate::policy::compose::{Eviction, Granularity, HeadInput, Knobs, Reason, Stack, accumulate};
 use crate::policy::schedule::Moment;
 use crate::policy::{At, HeadData, Law, Needs, PolicyError};
 use crate::replay::{
@@ -111,6 +111,34 @@ fn check_kept(
         })
         .collect();
     let found: Vec<usize> = evictions.iter().map(|eviction| eviction.kept.len()).collect();
+    if let Granularity::Block(_) = stack.granularity() {
+        // Whole blocks only: fewer than the budget, or what is protected with its blocks.
+        let whole = |pos: &Pos, of: &Pos| {
+            pos.get() / stack.granularity().tokens() == of.get() / stack.granularity().tokens()
+        };
+        let is_protected = |at: usize, pos: &Pos| {
+            pos.get() < sinks
+                || at >= resident.len() - tail
+                || pos.get() >= resident[resident.len() - tail.max(1)].get()
+        };
+        let protected: Vec<&Pos> = resident
+            .iter()
+            .enumerate()
+            .filter(|(at, pos)| is_protected(*at, pos))
+            .map(|(_, pos)| pos)
+            .collect();
+        let most = resident.iter().filter(|pos| protected.iter().any(|of| whole(pos, of))).count();
+        let fits = |(found, at): (&usize, &At)| {
+            let capacity = stack.capacity(shape, at.layer, at.head, at.seen) as usize;
+            *found <= capacity.max(most + stack.granularity().tokens() as usize).min(resident.len())
+        };
+        if !found.iter().zip(ats).all(fits) {
+            return Err((
+                "P1",
+                format!("{found:?} tokens are kept, at most {expected:?} and protected blocks expected"),
+            ));
+        }
+    } else
     // Room may be moved between the heads of a layer.
     if found.len() != expected.len() || found.iter().sum::<usize>() != expected.iter().sum::<usize>() {
         return Err(("P1", format!("{found:?} tokens are kept, {expected:?} expected")));
@@ -317,7 +345,8 @@ fn on_replay(
     let longest = trace.sequences().iter().map(|meta| meta.len).max().unwrap_or(1);
     let roomy = Knobs { capacity: (longest / knobs.period + 2) * knobs.period, ..knobs };
     let Ok(roomy) = subject.build(&roomy) else { return Ok(()) };
-    if roomy.mean_budget(longest) < longest {
+    // What a store gives back is not what the full cache holds.
+    if roomy.mean_budget(longest) < longest || !roomy.keeps_exact() {
         return Ok(());
     }
     report.count("P11");
@@ -337,7 +366,8 @@ fn outcomes(
     model: &LayerModel<'_>,
     seed: u64,
 ) -> Result<Vec<Result<LayerOutcome, PolicyError>>, CaseError> {
-    let (cells, settings) = ([EvictionCell { stack, seed }], Settings { output_error_every: 3 });
+    let (cells, settings) =
+        ([EvictionCell { stack, seed }], Settings { output_error_every: 3, ..Settings::default() });
     let mut all = Vec::new();
     for meta in trace.sequences() {
         for layer in trace.shape().layer_ids() {

@@ -31,10 +31,12 @@ mod cases;
 mod heads;
 mod laws;
 mod params;
+mod selection;
 mod subjects;
 
 pub use heads::{PlainHead, WatchedHead};
 pub use params::check_params;
+pub use selection::{check_attend, check_selections, check_store};
 pub use subjects::subjects;
 
 #[cfg(doc)]

@@ -1,10 +1,11 @@
 //! Every stack that the registry can make: what is registered is checked, nothing is listed by hand.
 
 use super::Subject;
-use crate::policy::compose::{Part, Stack, StackSpec};
+use crate::policy::compose::{Granularity, Part, Stack, StackSpec};
 use crate::policy::{RawParams, registry};
 
-/// All compositions, every score × reserve × select, and every budget and schedule under some scorers.
+/// All compositions, every score × reserve × select, every budget and schedule under some scorers, and every attend × store
+/// over one that evicts.
 #[must_use]
 pub fn subjects() -> Vec<Subject<'static>> {
     let mut subjects = Vec::new();
@@ -42,6 +43,34 @@ pub fn subjects() -> Vec<Subject<'static>> {
                     Stack::checked(StackSpec { budget: Part::plain(budget.spec.id), schedule, ..spec })
                 }));
             }
+        }
+    }
+    for score in ["window-mass", "random", "last-attention", "accumulated-attention"] {
+        for (word, granularity) in [
+            ("token-layer", Granularity::TokenLayer),
+            ("block:2", Granularity::Block(2)),
+            ("block:3", Granularity::Block(3)),
+        ] {
+            for select in registry::SELECTS {
+                let name = format!("{score} + {word} + {} together", select.spec.id);
+                let label = name.clone();
+                subjects.push(Subject::new(name, move |knobs| {
+                    let spec = StackSpec::periodic(&label, *knobs, Part::plain(score))?;
+                    let select = Part::plain(select.spec.id);
+                    Stack::checked(StackSpec { granularity, select, ..spec })
+                }));
+            }
+        }
+    }
+    for attend in registry::ATTENDS {
+        for store in registry::STORES {
+            let name = format!("window-mass + {} + {}", attend.spec.id, store.spec.id);
+            let label = name.clone();
+            subjects.push(Subject::new(name, move |knobs| {
+                let spec = StackSpec::periodic(&label, *knobs, Part::plain("window-mass"))?;
+                let (attend, store) = (Part::plain(attend.spec.id), Part::plain(store.spec.id));
+                Stack::checked(StackSpec { attend, store, ..spec })
+            }));
         }
     }
     subjects

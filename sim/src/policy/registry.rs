@@ -2,14 +2,14 @@
 
 use super::attend::{self, Attend};
 use super::budget::{self, Budget};
-use super::compose::{self, CompositionEntry};
+use super::compose::{self, CompositionEntry, Knobs};
 use super::exit::{self, Exit};
 use super::reserve::{self, Reserve};
 use super::schedule::{self, Schedule};
 use super::score::{self, Score};
 use super::select::{self, Select};
 use super::store::{self, Store};
-use super::{Entry, ParamDoc, PolicyError, PolicySpec};
+use super::{Entry, Law, ParamDoc, PolicyError, PolicySpec, RawParams};
 
 /// Attend policies.
 pub const ATTENDS: &[Entry<dyn Attend>] = &[
@@ -38,13 +38,21 @@ pub const COMPOSITIONS: &[CompositionEntry] = &[
     compose::h2o_normalised::ENTRY,
     compose::keydiff::ENTRY,
     compose::knorm::ENTRY,
+    compose::kv_int2::ENTRY,
+    compose::kv_int4::ENTRY,
+    compose::kv_int8::ENTRY,
+    compose::kv_mixed::ENTRY,
     compose::lagkv::ENTRY,
     compose::leverage::ENTRY,
     compose::oracle::ENTRY,
+    compose::oracle_block::ENTRY,
+    compose::oracle_top_k::ENTRY,
     compose::pyramidkv::ENTRY,
+    compose::quest::ENTRY,
     compose::r_kv::ENTRY,
     compose::r_kv_vase::ENTRY,
     compose::random::ENTRY,
+    compose::seer_gate::ENTRY,
     compose::snapkv::ENTRY,
     compose::snapkv_prefill::ENTRY,
     compose::streaming_llm::ENTRY,
@@ -96,7 +104,7 @@ pub const SELECTS: &[Entry<dyn Select>] = &[select::top_k::ENTRY, select::weight
 
 /// Store policies.
 pub const STORES: &[Entry<dyn Store>] =
-    &[store::half::ENTRY, store::mixed::ENTRY, store::per_token_int::ENTRY];
+    &[store::exact::ENTRY, store::half::ENTRY, store::mixed::ENTRY, store::per_token_int::ENTRY];
 
 /// A policy as lists show it.
 #[derive(Clone, Debug)]
@@ -107,6 +115,21 @@ pub struct Listed {
     pub defaults: serde_json::Value,
     /// What each parameter means.
     pub docs: &'static [ParamDoc],
+    /// What it claims and the contract suite tests; of a composition, what its parts claim together with their defaults.
+    pub laws: Vec<Law>,
+}
+
+/// What the parts of a composition claim together. Nothing where it cannot be built or never evicts, nor nesting where slots are reserved: a
+/// larger budget reserves other tokens.
+fn laws_of(entry: &CompositionEntry) -> Vec<Law> {
+    let knobs = Knobs { capacity: 128, recent: 16, sinks: 4, period: 16, window: 16 };
+    let Ok(stack) = entry.stack(&knobs, &RawParams::default()) else {
+        return Vec::new();
+    };
+    let claims = |law: &Law| {
+        stack.can_evict() && stack.claims(*law) && (*law != Law::Stack || stack.value_tokens() == 0)
+    };
+    [Law::Stack, Law::HeadSymmetric].into_iter().filter(claims).collect()
 }
 
 /// Every policy of every family, by family, then by id.
@@ -115,12 +138,22 @@ pub fn all() -> Vec<Listed> {
     fn of<T: ?Sized + 'static>(entries: &'static [Entry<T>]) -> Vec<Listed> {
         entries
             .iter()
-            .map(|entry| Listed { spec: entry.spec, defaults: (entry.defaults)(), docs: entry.docs })
+            .map(|entry| Listed {
+                spec: entry.spec,
+                defaults: (entry.defaults)(),
+                docs: entry.docs,
+                laws: entry.spec.laws.to_vec(),
+            })
             .collect()
     }
     let compositions = COMPOSITIONS
         .iter()
-        .map(|entry| Listed { spec: entry.spec, defaults: (entry.defaults)(), docs: entry.docs })
+        .map(|entry| Listed {
+            spec: entry.spec,
+            defaults: (entry.defaults)(),
+            docs: entry.docs,
+            laws: laws_of(entry),
+        })
         .collect();
     [
         of(ATTENDS),
@@ -190,7 +223,7 @@ mod tests {
 
     #[test]
     fn every_parameter_has_a_meaning_and_nothing_else_has() {
-        for Listed { spec, defaults, docs } in all() {
+        for Listed { spec, defaults, docs, .. } in all() {
             let keys: Vec<&str> =
                 defaults.as_object().map(|map| map.keys().map(String::as_str).collect()).unwrap_or_default();
             let names: Vec<&str> = docs.iter().map(|doc| doc.name).collect();

@@ -4,10 +4,9 @@ use super::RecordedHead;
 use super::attention;
 use super::head_run::HeadRun;
 use super::layer::{EvictionCell, LayerEviction, LayerOutcome, Settings};
-use super::pos_set::PosSet;
-use super::recording::wide_count;
+use super::projection::Projections;
+use super::served::close;
 use crate::ledger::KeptSet;
-use crate::num;
 use crate::policy::compose::{Eviction, HeadState};
 use crate::policy::schedule::Moment;
 use crate::policy::{HeadData, PolicyError, TILE};
@@ -16,7 +15,7 @@ use crate::types::{LayerIdx, ModelShape, Pos};
 
 /// Above so many tokens, attention weights are forgotten as the replay goes on: memory counts for more than the work of the
 /// next cell then.
-const LONG: u32 = 2048;
+pub(super) const LONG: u32 = 2048;
 
 /// Replays `cell` over `runs`, all KV heads of the layer in order.
 pub(super) fn replay_alone(
@@ -33,6 +32,7 @@ pub(super) fn replay_alone(
     runs.iter().zip(&mut states).for_each(|(run, state)| stack.attend_prompt(&run.head, state));
     let mut outcome =
         LayerOutcome { recall: vec![0.0; (meta.len - meta.prompt_len) as usize], ..LayerOutcome::default() };
+    let mut projections = Projections::default();
     let mut measured = meta.prompt_len;
     for seen in meta.prompt_len..=meta.len {
         let moment = if seen == meta.prompt_len { Moment::PrefillDone } else { Moment::DecodeStep };
@@ -46,7 +46,8 @@ pub(super) fn replay_alone(
         // A tile knows no tokens after it: what is resident is measured before later ones are stored.
         if is_due || seen == meta.len || seen.is_multiple_of(TILE) {
             for (run, state) in runs.iter().zip(&states) {
-                measure(&run.head, measured..seen, meta.prompt_len, state.resident(), settings, &mut outcome);
+                let (queries, into) = (measured..seen, (&mut outcome, &mut projections));
+                measure(&run.head, queries, meta.prompt_len, state.resident(), settings, into);
             }
             measured = seen;
         }
@@ -63,14 +64,8 @@ pub(super) fn replay_alone(
             runs.iter_mut().for_each(|run| run.head.forget_before(keep_from));
         }
     }
-    for (run, state) in runs.iter().zip(&states) {
-        let candidates = run.head.ranges().iter().copied().zip(0..meta.len).collect();
-        let mut is_wide = vec![false; meta.len as usize];
-        num::top(candidates, wide_count(meta.len)).iter().for_each(|(_, pos)| is_wide[*pos as usize] = true);
-        outcome.wide_kept += state.resident().iter().filter(|pos| is_wide[pos.idx()]).count() as u64;
-        outcome.resident.push(PosSet::of(state.resident()));
-        outcome.wide_total += wide_count(meta.len) as u64;
-    }
+    runs.iter().zip(&states).for_each(|(run, state)| close(&run.head, state, meta.len, &mut outcome));
+    outcome.projected = projections.finish(settings);
     Ok(outcome)
 }
 
@@ -82,7 +77,7 @@ fn measure(
     first_query: u32,
     slots: &[Pos],
     settings: Settings,
-    outcome: &mut LayerOutcome,
+    (outcome, projections): (&mut LayerOutcome, &mut Projections),
 ) {
     let mut begin = queries.start;
     while begin < queries.end {
@@ -91,12 +86,12 @@ fn measure(
         let step = (part.start - first_query) as usize;
         let shares = attention::recall(head, part.clone(), slots);
         outcome.recall[step..].iter_mut().zip(shares).for_each(|(sum, share)| *sum += share);
-        let every = settings.output_error_every;
-        for query in part.filter(|query| every > 0 && (query - first_query).is_multiple_of(every)) {
+        for query in part.filter(|query| settings.is_sampled(query - first_query)) {
             let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
             let (kept, full) = (attention::output(head, query, slots), attention::output(head, query, &all));
             outcome.error_sum += attention::relative_distance(&kept, &full, head.head_dim());
             outcome.error_terms += head.group() as u64;
+            projections.add(head, query - first_query, &kept, &full);
         }
     }
 }

@@ -34,6 +34,12 @@ pub(super) fn recall(
         .map(move |at| shares[at * group..(at + 1) * group].iter().fold(0.0, |sum, share| sum + share))
 }
 
+/// As [`recall`], of one query head at one query.
+pub(super) fn recall_of_member(head: &RecordedHead<'_>, query: u32, member: usize, resident: &[Pos]) -> f64 {
+    let lane = (query % TILE) as usize * head.group() + member;
+    masses(head, &(query..query + 1), resident)[member] / head.tile(query).totals()[lane]
+}
+
 /// Attention outputs of the query at `query` over `slots`, softmax over them, `[member, head_dim]`. Zeros where they have no
 /// weight at all.
 pub(super) fn output(head: &RecordedHead<'_>, query: u32, slots: &[Pos]) -> Vec<f64> {

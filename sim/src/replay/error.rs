@@ -13,6 +13,14 @@ pub enum ReplayError {
     /// A policy cannot decide.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The head of the model has another width than its states.
+    #[error("states and rows of the unembedding have {found:?} channels, expected {expected}")]
+    Width {
+        /// Channels of a state, and of a row.
+        found: Vec<usize>,
+        /// Channels of the final norm.
+        expected: usize,
+    },
     /// A tensor has another shape than the manifest says.
     #[error("{field} of layer {layer} has shape {found:?}, expected {expected:?}")]
     Shape {

@@ -121,6 +121,11 @@ impl<'a> RecordedHead<'a> {
         self.ranges.get_or_init(|| self.values.chunks_exact(self.head_dim).map(num::range).collect())
     }
 
+    /// All keys, `[kv_pos, head_dim]`.
+    pub(super) fn keys(&self) -> &[f32] {
+        self.keys
+    }
+
     /// All values, `[kv_pos, head_dim]`.
     pub(super) fn values(&self) -> &[f32] {
         self.values

@@ -3,6 +3,7 @@
 use super::RecordedHead;
 use super::attention;
 use super::layer::{EvictionCell, Settings};
+use super::projection;
 use super::recording::wide_count;
 use crate::ledger::KeptSet;
 use crate::num;
@@ -47,6 +48,23 @@ pub(super) struct Due {
     pub(super) capacity: u32,
 }
 
+/// What a class changes in the residual stream at one sampled query, until the other heads of the layer have theirs.
+pub(super) struct Pending {
+    pub(super) query: u32,
+    /// `[hidden]`; empty for nothing.
+    pub(super) delta: Vec<f32>,
+    pub(super) members: Vec<usize>,
+}
+
+/// What the full cache gives at one sampled query.
+struct Full {
+    query: u32,
+    /// `[member, head_dim]`.
+    outputs: Vec<f64>,
+    /// What the group writes, `[hidden]`; empty where the output matrix is not known.
+    written: Vec<f32>,
+}
+
 /// One KV head and all cells on it.
 pub(super) struct HeadRun<'a> {
     pub(super) head: RecordedHead<'a>,
@@ -62,7 +80,8 @@ pub(super) struct HeadRun<'a> {
     /// Relative output errors summed over query heads and sampled steps, `[cell]`.
     errors: Vec<f64>,
     /// Outputs of the full cache at sampled queries of the tile at hand.
-    full: Vec<(u32, Vec<f64>)>,
+    full: Vec<Full>,
+    pending: Vec<Pending>,
     /// Tokens among the widest sixteenth that are resident at the end, `[class]`.
     wide: Vec<u64>,
 }
@@ -83,17 +102,32 @@ impl<'a> HeadRun<'a> {
             recall: vec![0.0; steps * cells],
             errors: vec![0.0; cells],
             full: Vec::new(),
+            pending: Vec::new(),
             wide: Vec::new(),
         }
     }
 
-    /// Measures all cells up to the query before `end`, and forgets queries before `keep_from`.
-    pub(super) fn measure_to(&mut self, end: u32, keep_from: u32) {
+    /// Measures all cells up to the query before `end`.
+    pub(super) fn measure_to(&mut self, end: u32) {
         for class in 0..self.classes.len() {
             self.measure(class, end);
         }
+    }
+
+    /// Forgets what is known of measured queries, and the weights of queries before `keep_from`.
+    pub(super) fn forget(&mut self, keep_from: u32) {
         self.full.clear();
-        self.head.forget_before(keep_from.min(end));
+        self.head.forget_before(keep_from);
+    }
+
+    /// What classes changed at sampled queries since the last call; nothing where the output matrix is not known.
+    pub(super) fn take_pending(&mut self) -> Vec<Pending> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// What the full cache writes at a query measured since the last [`HeadRun::forget`], `[hidden]`.
+    pub(super) fn written_by_full(&self, query: u32) -> &[f32] {
+        self.full.iter().find(|full| full.query == query).map_or(&[], |full| &full.written)
     }
 
     fn measure(&mut self, class: usize, end: u32) {
@@ -108,17 +142,24 @@ impl<'a> HeadRun<'a> {
                     self.recall[cell * self.steps + step + at] = share;
                 }
             }
-            let every = self.settings.output_error_every;
-            for query in queries.filter(|query| every > 0 && (query - self.first_query).is_multiple_of(every))
-            {
+            for query in queries.filter(|query| self.settings.is_sampled(query - self.first_query)) {
                 // Tokens after the query have no weight.
                 let kept = attention::output(&self.head, query, &class.slots);
-                if !self.full.iter().any(|(of, _)| *of == query) {
-                    let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
-                    self.full.push((query, attention::output(&self.head, query, &all)));
-                }
-                let full = self.full.iter().find(|(of, _)| *of == query).map_or(&[][..], |(_, full)| full);
+                let at = match self.full.iter().position(|full| full.query == query) {
+                    Some(at) => at,
+                    None => {
+                        let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
+                        let outputs = attention::output(&self.head, query, &all);
+                        let written = projection::written(&self.head, &outputs).unwrap_or_default();
+                        self.full.push(Full { query, outputs, written });
+                        self.full.len() - 1
+                    }
+                };
+                let full = &self.full[at].outputs;
                 let error = attention::relative_distance(&kept, full, self.head.head_dim());
+                if let Some(delta) = projection::difference(&self.head, &kept, full) {
+                    self.pending.push(Pending { query, delta, members: class.members.clone() });
+                }
                 for cell in &class.members {
                     self.errors[*cell] += error;
                 }

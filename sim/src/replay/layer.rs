@@ -1,9 +1,11 @@
 //! One layer of one sequence through all cells.
 
 use super::alone::replay_alone;
-use super::head_run::{Due, HeadRun};
+use super::head_run::{Due, HeadRun, Pending};
 use super::pos_set::PosSet;
+use super::projection::{self, ProjectedError};
 use super::recording::wide_count;
+use super::served::{Reading, replay_served};
 use super::{LayerModel, RecordedHead, ReplayError};
 use crate::ledger::KeptSet;
 use crate::policy::compose::Stack;
@@ -27,6 +29,30 @@ pub struct EvictionCell<'a> {
 pub struct Settings {
     /// The attention output error is computed at every decode step whose number (from 0) is a multiple of this; 0 for never.
     pub output_error_every: u32,
+    /// At such steps whose number is a multiple of this, what the layer's output changes by is handed out; 0 for never.
+    pub next_token_every: u32,
+    /// Bytes of one channel that is stored as the model made it.
+    pub bytes_per_scalar: u32,
+    /// Tokens a physical block.
+    pub block_tokens: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { output_error_every: 0, next_token_every: 0, bytes_per_scalar: 2, block_tokens: 16 }
+    }
+}
+
+impl Settings {
+    /// Whether the output error is computed at the decode step `step`, from 0.
+    #[must_use]
+    pub fn is_sampled(&self, step: u32) -> bool {
+        self.output_error_every > 0 && step.is_multiple_of(self.output_error_every)
+    }
+
+    pub(super) fn keeps_delta(&self, step: u32) -> bool {
+        self.is_sampled(step) && self.next_token_every > 0 && step.is_multiple_of(self.next_token_every)
+    }
 }
 
 /// One eviction of one layer.
@@ -57,6 +83,10 @@ pub struct LayerOutcome {
     pub wide_total: u64,
     /// Tokens resident at the end, `[kv_head]`.
     pub resident: Vec<PosSet>,
+    /// What the errors come to after the output matrix, by sampled step; empty where the source has no such matrix.
+    pub projected: Vec<ProjectedError>,
+    /// What was read and held; nothing where every query reads all resident tokens as they were made.
+    pub reading: Option<Reading>,
 }
 
 /// Replays `layer` of the sequence `meta` through every cell. The result has one outcome a cell, in order.
@@ -104,10 +134,13 @@ pub fn replay_cells(
     }
     let mut outcomes: Vec<Result<LayerOutcome, PolicyError>> = vec![Ok(LayerOutcome::default()); cells.len()];
     // Cells with a state of their own, or whose heads decide together, share nothing: each is replayed by itself.
-    let is_alone = |cell: &EvictionCell<'_>| cell.stack.accumulates() || cell.stack.is_layer_wide();
+    let is_alone = |EvictionCell { stack, .. }: &EvictionCell<'_>| {
+        stack.accumulates() || stack.is_layer_wide() || stack.is_read_otherwise()
+    };
     let alone = cells.iter().zip(&mut outcomes).enumerate().filter(|(_, (cell, _))| is_alone(cell));
     for (at, (cell, outcome)) in alone {
-        *outcome = replay_alone(shape, meta, layer, &mut heads, *cell, settings);
+        let replay = if cell.stack.is_read_otherwise() { replay_served } else { replay_alone };
+        *outcome = replay(shape, meta, layer, &mut heads, *cell, settings);
         heads.iter_mut().for_each(|head| head.drop_cell(at));
     }
     let window = cells.iter().map(|cell| cell.stack.window()).max().unwrap_or(0);
@@ -121,7 +154,9 @@ pub fn replay_cells(
         }
         let next = events.peek().map_or(meta.len, |(seen, _)| **seen);
         let keep_from = next.saturating_sub(window).min(end);
-        heads.iter_mut().for_each(|head| head.measure_to(end, keep_from));
+        heads.iter_mut().for_each(|head| head.measure_to(end));
+        settle(&mut heads, meta.prompt_len, settings, &mut outcomes);
+        heads.iter_mut().for_each(|head| head.forget(keep_from));
         if end == meta.len {
             break;
         }
@@ -209,6 +244,46 @@ fn evict(
     }
     for cell in due.iter().filter(|cell| outcomes[**cell].is_err()) {
         heads.iter_mut().for_each(|head| head.drop_cell(*cell));
+    }
+}
+
+/// Adds up what the heads of the layer write at the sampled queries that all of them have measured.
+fn settle(
+    heads: &mut [HeadRun<'_>],
+    first_query: u32,
+    settings: Settings,
+    outcomes: &mut [Result<LayerOutcome, PolicyError>],
+) {
+    let pending: Vec<Vec<Pending>> = heads.iter_mut().map(HeadRun::take_pending).collect();
+    let mut queries: Vec<u32> = pending.iter().flatten().map(|pending| pending.query).collect();
+    queries.sort_unstable();
+    queries.dedup();
+    for query in queries {
+        let step = query - first_query;
+        let mut full = Vec::new();
+        heads.iter().for_each(|head| projection::add(&mut full, head.written_by_full(query)));
+        // Which change of each head belongs to a cell, `[cell][kv_head]`.
+        let mut of_cell: Vec<Vec<usize>> = vec![Vec::new(); outcomes.len()];
+        for head in &pending {
+            for (at, Pending { members, .. }) in head.iter().enumerate().filter(|(_, p)| p.query == query) {
+                members.iter().for_each(|cell| of_cell[*cell].push(at));
+            }
+        }
+        let mut known: BTreeMap<&[usize], ProjectedError> = BTreeMap::new();
+        for (outcome, parts) in outcomes.iter_mut().zip(&of_cell) {
+            let Ok(outcome) = outcome else { continue };
+            if parts.len() != heads.len() {
+                continue;
+            }
+            let error = known.entry(parts.as_slice()).or_insert_with(|| {
+                let mut delta = Vec::new();
+                for (head, at) in pending.iter().zip(parts) {
+                    projection::add(&mut delta, &head[*at].delta);
+                }
+                projection::compared(step, delta, &full, settings)
+            });
+            outcome.projected.push(error.clone());
+        }
     }
 }
 

@@ -42,6 +42,13 @@ pub const CELL_KEYS: &[(&str, &str, &str)] = &[
     ("sink_tokens", "int", "first tokens always kept, inside K"),
     ("period_tokens", "int", "an eviction is due when the number of stored tokens is a multiple of this"),
     ("window_tokens", "int", "recent queries whose attention is scored"),
+    (
+        "granularity",
+        "text",
+        "what is kept or evicted as one: `token-layer` or `block:N`; absent for a token of a KV head",
+    ),
+    ("attend", "text", "which resident tokens a query attends to; absent for all of them"),
+    ("store", "text", "in which representation tokens are stored; absent where it is as the model made them"),
     ("lens", "text", "`final-norm` or `raw`"),
     (
         "theta",

@@ -2,14 +2,16 @@
 
 use super::RunError;
 use super::lint;
+use super::next_token;
 use super::plan_columns::plan_columns;
+use super::reading;
 use super::recording::LayerRanges;
 use super::study::Context;
 use crate::engine::{self, Eviction, Request, UnitCost, Workload};
 use crate::ledger::{Kept, KeptSet};
 use crate::observe::{Fanout, LogDigest, Memory, MemoryReport, OccupancyPoint};
-use crate::policy::compose::Stack;
-use crate::policy::{Needs, PolicyError};
+use crate::policy::PolicyError;
+use crate::policy::compose::{Granularity, Stack};
 use crate::replay::{
     EvictionCell, LayerModel, LayerOutcome, SURVIVAL_BINS, SequenceOutcome, Settings, replay_cells,
     value_ranges,
@@ -44,13 +46,25 @@ pub(super) fn run(
         plans.iter().filter_map(|plan| plan.stack.as_ref().ok().map(|stack| (plan, stack))).collect();
     let cells: Vec<EvictionCell<'_>> =
         runnable.iter().map(|(plan, stack)| EvictionCell { stack, seed: plan.seed.unwrap_or(0) }).collect();
-    let settings = Settings { output_error_every: study.output_error_every };
+    let next_token = next_token::head(context, study)?;
+    let settings = Settings {
+        output_error_every: study.output_error_every,
+        next_token_every: next_token.as_ref().map_or(0, |(_, every)| *every),
+        bytes_per_scalar: study.bytes_per_scalar,
+        block_tokens: study.block_tokens,
+    };
     // A source that does not say enough about the model is no error: the policy that needs it says so.
     let rope = context.source.rope().and_then(|info| Rope::new(info).ok());
     let units: Vec<Unit> = context
         .sequences
         .par_iter()
-        .map(|meta| sequence(context, meta, &cells, settings, rope.as_ref()))
+        .map(|meta| {
+            let mut unit = sequence(context, meta, &cells, settings, rope.as_ref())?;
+            if let Some((head, every)) = &next_token {
+                next_token::apply(context, meta, head, *every, &mut unit.outcomes)?;
+            }
+            Ok(unit)
+        })
         .collect::<Result<_, RunError>>()?;
 
     let simulated: Vec<(CellRow, Vec<SeriesRow>)> = runnable
@@ -101,13 +115,13 @@ fn sequence(
     settings: Settings,
     rope: Option<&Rope>,
 ) -> Result<Unit, RunError> {
-    let needs = cells.iter().fold(Needs::NONE, |needs, cell| needs.and(cell.stack.needs()));
     let layers: Vec<LayerIdx> = context.shape.layer_ids().collect();
     let by_layer: Vec<(Vec<Result<LayerOutcome, PolicyError>>, LayerRanges)> = layers
         .par_iter()
         .map(|&layer| {
             let tensors = context.source.layer(meta.seq, layer)?;
-            let w_o = if needs.output_weights { context.source.w_o(layer).ok() } else { None };
+            // Without it there are no errors after it, and policies that need it say so.
+            let w_o = context.source.w_o(layer).ok();
             let model = LayerModel { rope, w_o };
             let outcomes = replay_cells(context.shape, meta, layer, &tensors, &model, cells, settings)?;
             let ranges = context.shape.kv_head_ids().map(|head| value_ranges(&tensors, head)).collect();
@@ -122,9 +136,17 @@ fn sequence(
         // The first layer that fails speaks for the cell.
         let layers: Result<Vec<LayerOutcome>, PolicyError> =
             by_layer.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>().into_iter().collect();
-        outcomes.push(layers.map(|layers| SequenceOutcome::of(&layers, meta.len)));
+        outcomes.push(layers.map(|layers| SequenceOutcome::of(&layers, meta.len, settings.block_tokens)));
     }
     Ok(Unit { outcomes, ranges })
+}
+
+/// Tokens of a physical block: what is evicted as one, or what the study says.
+fn block_tokens(study: &EvictionStudy, stack: &Stack) -> u32 {
+    match stack.granularity() {
+        Granularity::Block(tokens) => tokens,
+        _ => study.block_tokens,
+    }
 }
 
 /// The key columns of a cell.
@@ -144,6 +166,8 @@ fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> Ce
             "output_error_every": study.output_error_every,
             "block_tokens": study.block_tokens,
             "bytes_per_scalar": study.bytes_per_scalar,
+            // What is decided by the trace is in its digest.
+            "next_token_every": study.next_token_every.unwrap_or_default(),
         })),
     );
     plan_columns(plan, &mut row);
@@ -166,7 +190,7 @@ fn cell(
             .map(|(meta, outcome)| request(meta, outcome))
             .collect(),
         shape: *context.shape,
-        block_tokens: study.block_tokens,
+        block_tokens: block_tokens(study, stack),
         bytes_per_scalar: u64::from(study.bytes_per_scalar),
         capacity_blocks: None,
     };
@@ -184,12 +208,14 @@ fn cell(
     }
     memory_metrics(&mut row, &report, &context.bootstrap);
     proxy_metrics(&mut row, context, outcomes, report.evictions);
+    reading::metrics(&mut row, context, study, outcomes, &report);
     let Value::Text(id) = row.get("cell") else {
         return Ok((row, Vec::new()));
     };
     let series = occupancy_series(&id, &report)
         .chain(recall_series(&id, context, outcomes))
         .chain(survival_series(&id, outcomes))
+        .chain(reading::range_error_series(&id, outcomes))
         .collect();
     Ok((row, series))
 }
@@ -229,6 +255,16 @@ fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[&Sequence
     let share = |sum: f64, terms: f64| (terms > 0.0).then(|| sum / terms);
     mean("attn_mass_recall", &|o| share(o.recall.iter().sum(), o.recall.len() as f64 * heads));
     mean("attn_output_error", &|o| share(o.error_sum, o.error_terms as f64));
+    let steps = |o: &SequenceOutcome| o.projected.len() as f64;
+    mean("projected_output_error", &|o| {
+        share(o.projected.iter().map(|s| s.error_sum / f64::from(s.layers)).sum(), steps(o))
+    });
+    mean("projected_output_error_rms", &|o| {
+        share(o.projected.iter().map(|s| (s.square_sum / f64::from(s.layers)).sqrt()).sum(), steps(o))
+    });
+    mean("direct_next_token_kl", &|o| {
+        share(o.next_token.iter().map(|effect| effect.kl_nats).sum(), o.next_token.len() as f64)
+    });
     mean("head_jaccard", &|o| share(o.jaccard_sum, o.jaccard_terms as f64));
     let mut rate =
         |metric: &str, num: &dyn Fn(&SequenceOutcome) -> u64, den: &dyn Fn(&SequenceOutcome) -> u64| {
@@ -238,7 +274,12 @@ fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[&Sequence
             row.rate(metric, bootstrap.ratio(&terms), num.iter().sum(), den.iter().sum());
         };
     rate("wide_value_coverage", &|o| o.wide_kept, &|o| o.wide_total);
+    rate("blocks_held_in_place", &|o| o.blocks_held, &|o| o.blocks);
     rate("union_coverage", &|o| o.union_kept, &|o| o.len);
+    if outcomes.iter().any(|outcome| !outcome.next_token.is_empty()) {
+        let same = |o: &SequenceOutcome| o.next_token.iter().filter(|e| !e.is_flipped).count() as u64;
+        rate("direct_top1_agreement", &same, &|o| o.next_token.len() as u64);
+    }
     if evictions > 0 {
         let head_evictions =
             |o: &SequenceOutcome| o.evictions.iter().map(|(_, sets)| sets.len() as u64).sum();

@@ -1,5 +1,6 @@
 //! The columns of `cells` that say what an eviction cell is, the same for a replay and for an executor.
 
+use crate::policy::compose::Granularity;
 use crate::results::CellRow;
 use crate::scenario::EvictionPlan;
 use crate::table::Value;
@@ -13,7 +14,16 @@ pub fn plan_columns(plan: &EvictionPlan, row: &mut CellRow) {
         return;
     };
     row.text("params", stack.params().to_string());
+    if stack.attends_to_part() {
+        row.text("attend", stack.attend_id());
+    }
+    if !stack.keeps_exact() {
+        row.text("store", stack.store_id());
+    }
     if stack.can_evict() {
+        if stack.granularity() != Granularity::TokenHead {
+            row.text("granularity", String::from(stack.granularity()));
+        }
         let knobs = stack.knobs();
         row.int("kv_budget_tokens", knobs.capacity - knobs.recent);
         row.int("recent_tokens", knobs.recent);

@@ -20,7 +20,7 @@ pub fn timeline(
 ) -> Result<(), RunError> {
     let stack = plan.stack.as_ref().map_err(|error| RunError::Policy(error.clone()))?;
     let cells = [EvictionCell { stack, seed: plan.seed.unwrap_or(0) }];
-    let settings = Settings { output_error_every: 0 };
+    let settings = Settings { output_error_every: 0, ..Settings::default() };
     let shape = *source.shape();
     let limit = limit.map_or(usize::MAX, |limit| limit as usize);
     let requests = source.sequences().iter().take(limit).map(|meta| {
@@ -33,7 +33,7 @@ pub fn timeline(
             })
             .collect::<Result<Vec<Option<LayerOutcome>>, RunError>>()?;
         let outcomes: Vec<LayerOutcome> = outcomes.into_iter().flatten().collect();
-        Ok(request(meta, &SequenceOutcome::of(&outcomes, meta.len)))
+        Ok(request(meta, &SequenceOutcome::of(&outcomes, meta.len, study.block_tokens)))
     });
     let workload = Workload {
         requests: requests.collect::<Result<_, RunError>>()?,

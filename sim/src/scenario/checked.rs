@@ -3,7 +3,7 @@
 use super::grid::Grid;
 use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
 use super::{ScenarioError, ScenarioErrorKind};
-use crate::policy::compose::{Knobs, Part, Stack, StackSpec};
+use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
 use crate::policy::exit::entropy::Lens;
 use crate::policy::{PolicyError, RawParams, registry};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,9 @@ pub struct EvictionStudy {
     pub window: u32,
     /// The output error is computed at every so-many-th decode step; 0 for never.
     pub output_error_every: u32,
+    /// The effect on the next token is computed at every so-many-th decode step; 0 for never, absent for where the trace
+    /// holds what it takes.
+    pub next_token_every: Option<u32>,
     /// Tokens a physical block.
     pub block_tokens: u32,
     /// Bytes of one stored key or value channel.
@@ -59,6 +62,10 @@ pub struct PolicyChoice {
     /// Where in the scenario it stands, for errors.
     pub path: String,
     kind: ChoiceKind,
+    /// What a composition is told beside its own parameters.
+    attend: Option<Part>,
+    store: Option<Part>,
+    granularity: Option<Granularity>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,7 +87,10 @@ impl PolicyChoice {
                 StackSpec { knobs: Knobs { sinks, ..*knobs }, ..(**spec).clone() }
             }
         };
-        Stack::checked(StackSpec { label: self.label.clone(), ..spec })
+        let attend = self.attend.clone().unwrap_or_else(|| spec.attend.clone());
+        let store = self.store.clone().unwrap_or_else(|| spec.store.clone());
+        let granularity = self.granularity.unwrap_or(spec.granularity);
+        Stack::checked(StackSpec { label: self.label.clone(), attend, store, granularity, ..spec })
     }
 }
 
@@ -239,6 +249,12 @@ fn eviction(raw: RawEviction) -> Result<EvictionStudy, ScenarioErrorKind> {
             return Err(value(path, &amount.to_string(), &format!("{low} to {MOST}")));
         }
     }
+    if let Some(every) = raw.next_token_every.filter(|every| *every > 0)
+        && (raw.output_error_every == 0 || !every.is_multiple_of(raw.output_error_every))
+    {
+        let accepted = format!("a multiple of output_error_every ({}), or 0", raw.output_error_every);
+        return Err(value("eviction.next_token_every", &every.to_string(), &accepted));
+    }
     if raw.policies.is_empty() {
         return Err(value("eviction.policies", "an empty list", "at least one policy"));
     }
@@ -250,6 +266,7 @@ fn eviction(raw: RawEviction) -> Result<EvictionStudy, ScenarioErrorKind> {
         period: raw.period.unwrap_or(natural),
         window: raw.window.unwrap_or(natural),
         output_error_every: raw.output_error_every,
+        next_token_every: raw.next_token_every,
         block_tokens: raw.block_tokens,
         bytes_per_scalar: raw.bytes_per_scalar,
         policies: Vec::new(),
@@ -277,7 +294,26 @@ fn policy(raw: RawPolicy, path: &str, study: &EvictionStudy) -> Result<PolicyCho
             let knobs = study.knobs(study.budgets[0]);
             let knobs = Knobs { sinks: stack.sinks.unwrap_or(knobs.sinks), ..knobs };
             let wrap = |source| ScenarioErrorKind::Policy { path: path.to_owned(), source };
-            let base = StackSpec::periodic(&label, knobs, stack.score.into()).map_err(wrap)?;
+            let others = [
+                ("attend", raw.attend.is_some()),
+                ("store", raw.store.is_some()),
+                ("granularity", raw.granularity.is_some()),
+            ];
+            if let Some((other, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
+                let found = format!("`{other}` beside `stack`");
+                return Err(value(path, &found, &format!("`{other}` inside `stack`")));
+            }
+            let says_nothing = stack.score.is_none() && stack.attend.is_none() && stack.store.is_none();
+            let evicts = [&stack.reserve, &stack.select, &stack.budget, &stack.schedule];
+            if says_nothing || (stack.score.is_none() && evicts.iter().any(|part| part.is_some())) {
+                let accepted =
+                    "a score, or nothing about evictions but `attend` or `store`: then nothing is evicted";
+                return Err(value(&format!("{path}.stack.score"), "missing", accepted));
+            }
+            let base = match stack.score {
+                Some(score) => StackSpec::periodic(&label, knobs, score.into()).map_err(wrap)?,
+                None => StackSpec::keeping_all(&label, knobs).map_err(wrap)?,
+            };
             let or = |given: Option<super::raw::RawPart>, default: Part| given.map_or(default, Part::from);
             let spec = StackSpec {
                 reserve: or(stack.reserve, base.reserve.clone()),
@@ -285,6 +321,10 @@ fn policy(raw: RawPolicy, path: &str, study: &EvictionStudy) -> Result<PolicyCho
                 budget: or(stack.budget, base.budget.clone()),
                 schedule: or(stack.schedule, base.schedule.clone()),
                 order: stack.order,
+                attend: or(stack.attend, base.attend.clone()),
+                store: or(stack.store, base.store.clone()),
+                places: stack.places,
+                granularity: stack.granularity,
                 ..base
             };
             (label, ChoiceKind::Custom(Box::new(spec)))
@@ -296,7 +336,9 @@ fn policy(raw: RawPolicy, path: &str, study: &EvictionStudy) -> Result<PolicyCho
     if label.trim().is_empty() || label.chars().any(char::is_control) {
         return Err(value(&format!("{path}.label"), &format!("{label:?}"), "printable text"));
     }
-    let choice = PolicyChoice { label, path: path.to_owned(), kind };
+    let (attend, store) = (raw.attend.map(Part::from), raw.store.map(Part::from));
+    let choice =
+        PolicyChoice { label, path: path.to_owned(), kind, attend, store, granularity: raw.granularity };
     // A policy that fits no budget at all is a mistake; one that fits some gives skipped cells for the others.
     let mut first = None;
     for &budget in &study.budgets {

@@ -19,7 +19,7 @@ pub struct Plan {
 pub struct EvictionPlan {
     /// Name of the stack.
     pub label: String,
-    /// C; absent for a stack that never evicts.
+    /// C; absent for a stack to which it makes no difference.
     pub budget: Option<u32>,
     /// The seed; absent where no draw is made.
     pub seed: Option<u64>,
@@ -59,7 +59,7 @@ impl Plan {
 impl Scenario {
     /// The cells of the study on a model with `vocab` tokens.
     ///
-    /// A stack without draws gets one cell a budget whatever the seeds; one that never evicts gets a single cell.
+    /// A stack without draws gets one cell a budget whatever the seeds; one to which budgets make no difference gets a single cell.
     #[must_use]
     pub fn plan(&self, vocab: u32) -> Plan {
         Plan { eviction: self.eviction_cells(), exit: self.exit_cells(vocab) }
@@ -80,7 +80,7 @@ impl Scenario {
                         seed: None,
                         stack: Err(error),
                     }),
-                    Ok(stack) if !stack.can_evict() => {
+                    Ok(stack) if !stack.is_budgeted() => {
                         cells.push(EvictionPlan {
                             label: choice.label.clone(),
                             budget: None,

@@ -4,7 +4,7 @@ use super::grid::Grid;
 use super::nearest;
 use super::{ScenarioError, ScenarioErrorKind};
 use crate::policy::RawParams;
-use crate::policy::compose::{KeepOrder, Part};
+use crate::policy::compose::{Granularity, KeepOrder, Part, Places};
 use crate::policy::exit::entropy::Lens;
 use serde::{Deserialize, Deserializer};
 
@@ -41,6 +41,8 @@ pub(super) struct RawEviction {
     pub(super) window: Option<u32>,
     #[serde(default = "default_error_every")]
     pub(super) output_error_every: u32,
+    #[serde(default)]
+    pub(super) next_token_every: Option<u32>,
     #[serde(default = "default_block")]
     pub(super) block_tokens: u32,
     #[serde(default = "default_scalar")]
@@ -57,12 +59,19 @@ pub(super) struct RawPolicy {
     #[serde(default, rename = "with", deserialize_with = "params")]
     pub(super) params: RawParams,
     pub(super) stack: Option<RawStack>,
+    #[serde(default)]
+    pub(super) attend: Option<RawPart>,
+    #[serde(default)]
+    pub(super) store: Option<RawPart>,
+    #[serde(default)]
+    pub(super) granularity: Option<Granularity>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStack {
-    pub(super) score: RawPart,
+    #[serde(default)]
+    pub(super) score: Option<RawPart>,
     #[serde(default)]
     pub(super) reserve: Option<RawPart>,
     #[serde(default)]
@@ -75,6 +84,14 @@ pub(super) struct RawStack {
     pub(super) order: KeepOrder,
     #[serde(default)]
     pub(super) sinks: Option<u32>,
+    #[serde(default)]
+    pub(super) attend: Option<RawPart>,
+    #[serde(default)]
+    pub(super) store: Option<RawPart>,
+    #[serde(default)]
+    pub(super) places: Places,
+    #[serde(default)]
+    pub(super) granularity: Granularity,
 }
 
 #[derive(Debug, Deserialize)]

@@ -511,6 +511,14 @@ impl TraceSource for Trace {
         weights::read(self, Weight::FinalNorm)
     }
 
+    fn final_norm_eps(&self) -> Option<f64> {
+        self.manifest.final_norm.as_ref().map(|norm| norm.eps)
+    }
+
+    fn last_hidden(&self, seq: SeqIdx) -> Result<Array2<f32>, TraceError> {
+        self.hidden(seq, LayerIdx::new(self.manifest.shape.layers.saturating_sub(1)))
+    }
+
     fn unembedding(&self) -> Result<Array2<f32>, TraceError> {
         let shape = &self.manifest.shape;
         let dims = (shape.vocab as usize, shape.hidden as usize);

@@ -111,6 +111,19 @@ pub trait TraceSource: Sync {
         Err(TraceError::MissingField { field: "weights.final_norm", held: Vec::new() })
     }
 
+    /// What the norm in front of the unembedding adds to the mean square; `None` when the source does not say.
+    fn final_norm_eps(&self) -> Option<f64> {
+        None
+    }
+
+    /// The residual stream after the last layer, before the final norm, `[q_pos, hidden]`.
+    ///
+    /// # Errors
+    /// When there is no such sequence, or the source has no hidden states.
+    fn last_hidden(&self, _seq: SeqIdx) -> Result<Array2<f32>, TraceError> {
+        Err(TraceError::MissingField { field: "hidden", held: Vec::new() })
+    }
+
     /// The unembedding, `[vocab, hidden]`.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::{Attend, AttendView, Attended};
 use crate::policy::doc::{defaults, params};
-use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -12,7 +12,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "-",
     needs: Needs::NONE,
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line.

@@ -11,7 +11,7 @@ pub mod seer_gate;
 
 use super::{At, HeadData, PolicyError, PolicySpec};
 use crate::num;
-use crate::types::Pos;
+use crate::types::{LayerIdx, Pos};
 use serde::{Deserialize, Serialize};
 
 /// One KV head when the query at `query` is about to attend. The query's own token is resident.
@@ -25,6 +25,8 @@ pub struct AttendView<'a> {
     pub resident: &'a [Pos],
     /// Position of the query.
     pub query: Pos,
+    /// Tokens that may be attended to where the policy's own parameters do not say: the head's budget.
+    pub budget: u32,
 }
 
 impl std::fmt::Debug for AttendView<'_> {
@@ -53,9 +55,15 @@ pub trait Attend: std::fmt::Debug + Send + Sync {
     /// When something that the policy needs is not at hand.
     fn attend(&self, view: &AttendView<'_>) -> Result<Attended, PolicyError>;
 
-    /// Scalars of metadata a KV head keeps beside the cache when `resident` tokens are stored.
-    fn metadata_scalars(&self, resident: usize, head_dim: usize) -> usize {
-        let _ = (resident, head_dim);
+    /// Whether [`AttendView::budget`] is looked at.
+    fn takes_budget(&self) -> bool {
+        false
+    }
+
+    /// Scalars of metadata that a KV head of `layer` keeps beside the cache when `resident` tokens are stored. Every step
+    /// reads them all.
+    fn metadata_scalars(&self, layer: LayerIdx, resident: usize, head_dim: usize) -> usize {
+        let _ = (layer, resident, head_dim);
         0
     }
 
@@ -119,6 +127,11 @@ fn slots_of_blocks(scores: &[f32], count: usize, size: usize, resident: usize) -
         .collect()
 }
 
+/// A number of tokens that must not be 0 where it is given.
+fn tokens_or_budget(kind: &'static str, tokens: Option<u32>) -> Result<(), PolicyError> {
+    tokens.map_or(Ok(()), |tokens| at_least_one(kind, "tokens", tokens))
+}
+
 /// A parameter that must not be 0.
 fn at_least_one(kind: &'static str, param: &'static str, found: u32) -> Result<(), PolicyError> {
     if found > 0 {
@@ -132,7 +145,7 @@ mod tests {
     use super::*;
     use crate::contract::PlainHead;
     use crate::policy::{RawParams, registry};
-    use crate::types::{KvHead, LayerIdx, SeqIdx};
+    use crate::types::{KvHead, SeqIdx};
 
     /// Two query heads over 20 tokens in two channels; the token at position 7 is looked at most by both.
     fn head() -> PlainHead {
@@ -147,7 +160,7 @@ mod tests {
         let (head, resident): (PlainHead, Vec<Pos>) = (head(), (0..20).map(Pos::new).collect());
         let (seq, layer) = (SeqIdx::new(0), LayerIdx::new(layer));
         let at = At { seq, layer, head: KvHead::new(0), eviction: 0, seen: 20, prompt_len: 5 };
-        let view = AttendView { at, data: &head, resident: &resident, query: Pos::new(19) };
+        let view = AttendView { at, data: &head, resident: &resident, query: Pos::new(19), budget: 4 };
         let raw = RawParams::from_params(&params).unwrap();
         (registry::find(registry::ATTENDS, "attend", kind).unwrap().build)(&raw)
             .unwrap()

@@ -5,10 +5,11 @@
 
 use super::{
     Attend, AttendView, Attended, Granularity, at_least_one, attention, choices, shared_out, slots_of_blocks,
+    tokens_or_budget,
 };
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -19,7 +20,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "Gao et al. 2025, arXiv 2506.08889",
     needs: Needs::QK,
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line.
@@ -27,7 +28,7 @@ pub const ENTRY: Entry<dyn Attend> = Entry {
     spec: &SPEC,
     build: |raw| {
         let params: Params = raw.parse(SPEC.id)?;
-        at_least_one(SPEC.id, "tokens", params.tokens)?;
+        tokens_or_budget(SPEC.id, params.tokens)?;
         at_least_one(SPEC.id, "block", params.block)?;
         Ok(Box::new(OracleBlock { params }))
     },
@@ -47,8 +48,8 @@ pub enum Worth {
 }
 
 params! {
-    /// Tokens attended to: so many blocks as fit, at least one.
-    tokens: u32 = 64,
+    /// Tokens attended to: so many blocks as fit, at least one; null: the budget.
+    tokens: Option<u32> = None,
     /// Slots a block.
     block: u32 = 64,
     /// What a block is worth: sum or max of its attention.
@@ -69,7 +70,7 @@ impl Attend for OracleBlock {
 
     fn attend(&self, view: &AttendView<'_>) -> Result<Attended, PolicyError> {
         let Params { tokens, block, worth, granularity } = self.params;
-        let count = (tokens / block).max(1) as usize;
+        let count = (tokens.unwrap_or(view.budget) / block).max(1) as usize;
         let of_row = |row: Vec<f32>| {
             let of_block = |block: &[f32]| match worth {
                 Worth::Sum => num::sum(block),
@@ -80,6 +81,10 @@ impl Attend for OracleBlock {
         };
         let rows = choices(attention(view), granularity);
         Ok(shared_out(rows.into_iter().map(of_row).collect(), view.data.group()))
+    }
+
+    fn takes_budget(&self) -> bool {
+        self.params.tokens.is_none()
     }
 
     fn params(&self) -> serde_json::Value {

@@ -2,10 +2,10 @@
 //!
 //! The true attention decides, so nothing is saved: a bound. Needs: q, k. Cost: O(group · n · head_dim) a step.
 
-use super::{Attend, AttendView, Attended, Granularity, at_least_one, attention, choices, shared_out};
+use super::{Attend, AttendView, Attended, Granularity, attention, choices, shared_out, tokens_or_budget};
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -15,7 +15,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "-",
     needs: Needs::QK,
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line.
@@ -23,7 +23,7 @@ pub const ENTRY: Entry<dyn Attend> = Entry {
     spec: &SPEC,
     build: |raw| {
         let params: Params = raw.parse(SPEC.id)?;
-        at_least_one(SPEC.id, "tokens", params.tokens)?;
+        tokens_or_budget(SPEC.id, params.tokens)?;
         Ok(Box::new(OracleTopK { params }))
     },
     defaults: defaults::<Params>,
@@ -31,8 +31,8 @@ pub const ENTRY: Entry<dyn Attend> = Entry {
 };
 
 params! {
-    /// Tokens attended to.
-    tokens: u32 = 64,
+    /// Tokens attended to; null: the budget.
+    tokens: Option<u32> = None,
     /// Who chooses: kv-head (mean over the group) or query-head.
     granularity: Granularity = Granularity::KvHead,
 }
@@ -48,17 +48,20 @@ impl Attend for OracleTopK {
     }
 
     fn attend(&self, view: &AttendView<'_>) -> Result<Attended, PolicyError> {
+        let tokens = self.params.tokens.unwrap_or(view.budget) as usize;
         let best = |row: Vec<f32>| -> Vec<usize> {
             let all: Vec<(f32, u32)> = row.into_iter().zip(0u32..).collect();
-            let mut slots: Vec<usize> = num::top(all, self.params.tokens as usize)
-                .into_iter()
-                .map(|(_, slot)| slot as usize)
-                .collect();
+            let mut slots: Vec<usize> =
+                num::top(all, tokens).into_iter().map(|(_, slot)| slot as usize).collect();
             slots.sort_unstable();
             slots
         };
         let rows = choices(attention(view), self.params.granularity);
         Ok(shared_out(rows.into_iter().map(best).collect(), view.data.group()))
+    }
+
+    fn takes_budget(&self) -> bool {
+        self.params.tokens.is_none()
     }
 
     fn params(&self) -> serde_json::Value {

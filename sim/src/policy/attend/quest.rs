@@ -6,9 +6,12 @@
 //! `evaluation/quest_attention.py`. With `kv-head` the bound is the largest over the group, as ports to grouped queries
 //! have it. Needs: q, k. Cost: O(group · pages · head_dim) a step.
 
-use super::{Attend, AttendView, Attended, Granularity, at_least_one, shared_out, slots_of_blocks};
+use super::{
+    Attend, AttendView, Attended, Granularity, at_least_one, shared_out, slots_of_blocks, tokens_or_budget,
+};
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
+use crate::types::LayerIdx;
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -18,7 +21,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "Tang et al. 2024, arXiv 2406.10774; mit-han-lab/Quest evaluation/quest_attention.py",
     needs: Needs::QK,
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line.
@@ -26,6 +29,7 @@ pub const ENTRY: Entry<dyn Attend> = Entry {
     spec: &SPEC,
     build: |raw| {
         let params: Params = raw.parse(SPEC.id)?;
+        tokens_or_budget(SPEC.id, params.tokens)?;
         at_least_one(SPEC.id, "page", params.page)?;
         at_least_one(SPEC.id, "least_pages", params.least_pages)?;
         Ok(Box::new(Quest { params }))
@@ -35,8 +39,8 @@ pub const ENTRY: Entry<dyn Attend> = Entry {
 };
 
 params! {
-    /// Tokens attended to: so many pages as fit.
-    tokens: u32 = 64,
+    /// Tokens attended to: so many pages as fit; null: the budget.
+    tokens: Option<u32> = None,
     /// Slots a page; 16 in the original, 64 in SeerAttention's port.
     page: u32 = 16,
     /// Pages that are always chosen.
@@ -90,7 +94,7 @@ impl Attend for Quest {
             return Ok(Attended::All);
         }
         let pages = extremes(view, page as usize);
-        let count = (tokens / page).max(least_pages) as usize;
+        let count = (tokens.unwrap_or(view.budget) / page).max(least_pages) as usize;
         let group = view.data.group();
         let mut bounds: Vec<Vec<f32>> = (0..group)
             .map(|member| {
@@ -116,8 +120,13 @@ impl Attend for Quest {
         Ok(shared_out(chosen, group))
     }
 
-    fn metadata_scalars(&self, resident: usize, head_dim: usize) -> usize {
-        resident.div_ceil(self.params.page as usize) * 2 * head_dim
+    fn takes_budget(&self) -> bool {
+        self.params.tokens.is_none()
+    }
+
+    fn metadata_scalars(&self, layer: LayerIdx, resident: usize, head_dim: usize) -> usize {
+        let is_dense = u32::from(layer.get()) < self.params.dense_layers;
+        if is_dense { 0 } else { resident.div_ceil(self.params.page as usize) * 2 * head_dim }
     }
 
     fn params(&self) -> serde_json::Value {

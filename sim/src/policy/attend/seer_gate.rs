@@ -8,11 +8,11 @@
 //! trace holds: a scenario that asks for it is refused, and code can give them to [`SeerGate::new`]. Without them
 //! `oracle-block` is the bound and `quest` the untrained stand-in. Cost: O(n · head_dim + blocks · gate_dim) a step.
 
-use super::{Attend, AttendView, Attended, at_least_one, slots_of_blocks};
+use super::{Attend, AttendView, Attended, at_least_one, slots_of_blocks, tokens_or_budget};
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
-use crate::types::Pos;
+use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
+use crate::types::{LayerIdx, Pos};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -22,7 +22,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "Gao et al. 2025, arXiv 2506.08889; microsoft/SeerAttention seer_attn/decode_sparse/attn_gate_inf.py",
     needs: Needs::QK.and(Needs::ROPE),
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line. It always refuses: a scenario has no place for weights.
@@ -40,8 +40,8 @@ pub const ENTRY: Entry<dyn Attend> = Entry {
 };
 
 params! {
-    /// Tokens attended to: so many blocks as fit, at least one, and the last block beside them.
-    tokens: u32 = 64,
+    /// Tokens attended to: so many blocks as fit, at least one, and the last block beside them; null: the budget.
+    tokens: Option<u32> = None,
     /// Slots a block.
     block: u32 = 64,
 }
@@ -71,7 +71,7 @@ impl SeerGate {
     /// When a parameter is 0.
     pub fn new(params: Params, weights: GateWeights) -> Result<Self, PolicyError> {
         at_least_one(SPEC.id, "block", params.block)?;
-        at_least_one(SPEC.id, "tokens", params.tokens)?;
+        tokens_or_budget(SPEC.id, params.tokens)?;
         Ok(Self { params, weights })
     }
 
@@ -133,12 +133,17 @@ impl Attend for SeerGate {
         if let Some(last) = scores.last_mut() {
             *last = f32::INFINITY;
         }
-        let count = (self.params.tokens / self.params.block).max(1) as usize + 1;
+        let tokens = self.params.tokens.unwrap_or(view.budget);
+        let count = (tokens / self.params.block).max(1) as usize + 1;
         let slots = slots_of_blocks(&scores, count, block, view.resident.len());
         Ok(Attended::Slots(vec![slots; group]))
     }
 
-    fn metadata_scalars(&self, resident: usize, _head_dim: usize) -> usize {
+    fn takes_budget(&self) -> bool {
+        self.params.tokens.is_none()
+    }
+
+    fn metadata_scalars(&self, _layer: LayerIdx, resident: usize, _head_dim: usize) -> usize {
         resident / self.params.block as usize * self.weights.gate_dim
     }
 

@@ -56,14 +56,14 @@ impl std::fmt::Debug for HeadInput<'_> {
 }
 
 /// What is decided about a head before its room may be moved.
-struct Prepared {
-    recent: usize,
-    sinks: Vec<usize>,
-    reserved: Vec<usize>,
-    choice: Vec<usize>,
-    room: usize,
+pub(super) struct Prepared {
+    pub(super) recent: usize,
+    pub(super) sinks: Vec<usize>,
+    pub(super) reserved: Vec<usize>,
+    pub(super) choice: Vec<usize>,
+    pub(super) room: usize,
     /// `[scored]`; empty when nothing is chosen.
-    scores: Rc<Vec<f32>>,
+    pub(super) scores: Rc<Vec<f32>>,
 }
 
 impl Stack {
@@ -114,11 +114,14 @@ impl Stack {
     /// # Errors
     /// As [`Stack::evict`].
     pub fn evict_layer(&self, heads: &[HeadInput<'_>], seed: u64) -> Result<Vec<Eviction>, PolicyError> {
-        if !self.budget.is_layer_wide() && !self.score.is_layer_wide() {
+        if !self.is_layer_wide() {
             return heads.iter().map(|head| self.evict_alone(head, seed, &mut None)).collect();
         }
         let peers: Vec<Peer<'_>> =
             heads.iter().map(|head| Peer { data: head.data, resident: head.resident }).collect();
+        if self.granularity.is_layer_wide() {
+            return self.evict_units(heads, &peers, seed);
+        }
         if !self.budget.is_layer_wide() {
             let evict = |head: &HeadInput<'_>| match self.keeps_all(head) {
                 Some(eviction) => Ok(eviction),
@@ -150,6 +153,23 @@ impl Stack {
         heads.iter().zip(prepared).map(|(head, p)| self.finish(head, &peers, seed, p)).collect()
     }
 
+    fn evict_units(
+        &self,
+        heads: &[HeadInput<'_>],
+        peers: &[Peer<'_>],
+        seed: u64,
+    ) -> Result<Vec<Eviction>, PolicyError> {
+        let all: Vec<Eviction> = heads.iter().filter_map(|head| self.keeps_all(head)).collect();
+        if all.len() == heads.len() {
+            return Ok(all);
+        }
+        let prepared = heads
+            .iter()
+            .map(|head| self.prepare(head, peers, seed, &mut None))
+            .collect::<Result<Vec<Prepared>, PolicyError>>()?;
+        self.evict_together(heads, prepared, seed)
+    }
+
     fn evict_alone(
         &self,
         head: &HeadInput<'_>,
@@ -172,7 +192,12 @@ impl Stack {
         })
     }
 
-    fn view<'a>(&self, head: &HeadInput<'a>, recent: usize, peers: &'a [Peer<'a>]) -> HeadView<'a> {
+    pub(super) fn view<'a>(
+        &self,
+        head: &HeadInput<'a>,
+        recent: usize,
+        peers: &'a [Peer<'a>],
+    ) -> HeadView<'a> {
         let window = head.at.seen.saturating_sub(self.window())..head.at.seen;
         let view = HeadView::new(head.at, head.data, head.resident, recent, window);
         HeadView { mass: head.mass, peers, ..view }
@@ -266,7 +291,7 @@ impl Stack {
 }
 
 /// A proposal must be a set of at most `count` members of `choice`, which are slots below `slots`.
-fn check_choice(
+pub(super) fn check_choice(
     policy: &'static str,
     proposed: &[usize],
     choice: &[usize],
@@ -290,7 +315,7 @@ fn check_choice(
     Ok(())
 }
 
-fn take_out(choice: &mut Vec<usize>, taken: &[usize]) {
+pub(super) fn take_out(choice: &mut Vec<usize>, taken: &[usize]) {
     if taken.is_empty() {
         return;
     }

@@ -1,6 +1,6 @@
 //! The full cache: every comparison is read against it.
 
-use super::{CompositionEntry, Knobs, Part, StackSpec};
+use super::{CompositionEntry, Knobs, StackSpec};
 use crate::policy::doc::{defaults, params};
 use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 
@@ -23,6 +23,5 @@ params! {}
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
     raw.parse::<Params>(SPEC.id)?;
-    let spec = StackSpec::periodic(SPEC.id, *knobs, Part::plain("recency"))?;
-    Ok(StackSpec { schedule: Part::plain("never"), ..spec })
+    StackSpec::keeping_all(SPEC.id, *knobs)
 }

@@ -1,6 +1,6 @@
 //! A stack as data: which policies, with which parameters, under which budget.
 
-use super::Stack;
+use super::{Granularity, Stack};
 use crate::policy::{ParamDoc, PolicyError, PolicySpec, RawParams};
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,7 @@ pub enum Driver {
     Prefill,
 }
 
-/// Everything that decides an eviction.
+/// Everything that decides what a cache holds and what is read of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackSpec {
     /// Name in tables and plots.
@@ -87,6 +87,25 @@ pub struct StackSpec {
     pub schedule: Part,
     /// Order of the kept tokens.
     pub order: KeepOrder,
+    /// Which resident tokens a query attends to.
+    pub attend: Part,
+    /// In which representation tokens are stored.
+    pub store: Part,
+    /// Which position a key is rotated at.
+    pub places: Places,
+    /// What is kept or evicted as one.
+    pub granularity: Granularity,
+}
+
+/// Which position a resident key is rotated at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Places {
+    /// The one at which its token stood in the text.
+    #[default]
+    Original,
+    /// Its place in the cache in time order, and the query's is the last: StreamingLLM's re-rotation.
+    Cache,
 }
 
 impl StackSpec {
@@ -107,11 +126,23 @@ impl StackSpec {
                 &crate::policy::schedule::every_n::Params { period: knobs.period },
             )?,
             order: KeepOrder::Selector,
+            attend: Part::plain("full"),
+            store: Part::plain("exact"),
+            places: Places::Original,
+            granularity: Granularity::TokenHead,
         })
     }
 }
 
 impl StackSpec {
+    /// A stack that evicts nothing.
+    ///
+    /// # Errors
+    /// Never in practice; see [`Part::with`].
+    pub fn keeping_all(label: &str, knobs: Knobs) -> Result<Self, PolicyError> {
+        Ok(Self { schedule: Part::plain("never"), ..Self::periodic(label, knobs, Part::plain("recency"))? })
+    }
+
     /// The same stack under another driver.
     #[must_use]
     pub fn driven(self, driver: Driver) -> Self {

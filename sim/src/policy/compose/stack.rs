@@ -1,16 +1,18 @@
 //! A checked stack.
 
-use super::{KeepOrder, Knobs, StackSpec};
+use super::{Granularity, KeepOrder, Knobs, Places, StackSpec};
+use crate::policy::attend::Attend;
 use crate::policy::budget::{Budget, Place};
-use crate::policy::registry::{BUDGETS, RESERVES, SCHEDULES, SCORES, SELECTS, find};
+use crate::policy::registry::{ATTENDS, BUDGETS, RESERVES, SCHEDULES, SCORES, SELECTS, STORES, find};
 use crate::policy::reserve::Reserve;
 use crate::policy::schedule::{Moment, Schedule, Tick};
 use crate::policy::score::Score;
 use crate::policy::select::Select;
+use crate::policy::store::Store;
 use crate::policy::{Law, Needs, PolicyError, Randomness};
 use crate::types::{KvHead, LayerIdx, ModelShape};
 
-/// One policy of each eviction family, checked to fit together.
+/// One policy of each family that has a say in the cache, checked to fit together.
 #[derive(Debug)]
 pub struct Stack {
     label: String,
@@ -22,6 +24,10 @@ pub struct Stack {
     pub(super) select: Box<dyn Select>,
     pub(super) budget: Box<dyn Budget>,
     schedule: Box<dyn Schedule>,
+    pub(super) attend: Box<dyn Attend>,
+    pub(super) store: Box<dyn Store>,
+    places: Places,
+    pub(super) granularity: Granularity,
 }
 
 impl Stack {
@@ -46,6 +52,10 @@ impl Stack {
             select: (find(SELECTS, "select", &spec.select.kind)?.build)(&spec.select.params)?,
             budget: (find(BUDGETS, "budget", &spec.budget.kind)?.build)(&spec.budget.params)?,
             schedule: (find(SCHEDULES, "schedule", &spec.schedule.kind)?.build)(&spec.schedule.params)?,
+            attend: (find(ATTENDS, "attend", &spec.attend.kind)?.build)(&spec.attend.params)?,
+            store: (find(STORES, "store", &spec.store.kind)?.build)(&spec.store.params)?,
+            places: spec.places,
+            granularity: spec.granularity,
             label: spec.label,
             knobs: spec.knobs,
             order: spec.order,
@@ -55,11 +65,64 @@ impl Stack {
             let reason = format!("it takes scores as weights, and those of `{score}` can be below 0");
             return Err(PolicyError::Refused { policy, reason });
         }
+        stack.check_parts()?;
         stack.scorer = stack.scorer_key();
         if stack.can_evict() && stack.budget.is_studys() {
             stack.check_amounts()?;
         }
         Ok(stack)
+    }
+
+    /// The same stack with a selection that need not be registered: one with weights of its own, say.
+    ///
+    /// # Errors
+    /// When the parts do not work together.
+    pub fn attending(self, attend: Box<dyn Attend>) -> Result<Self, PolicyError> {
+        let stack = Self { attend, ..self };
+        stack.check_parts()?;
+        Ok(stack)
+    }
+
+    /// What works alone and not together.
+    fn check_parts(&self) -> Result<(), PolicyError> {
+        let refused = |policy, reason| Err(PolicyError::Refused { policy, reason });
+        let (score, attend) = (self.score.spec(), self.attend.spec());
+        if self.attends_to_part() && self.accumulates() {
+            let reason = format!(
+                "it adds up the attention of every query on every resident token; under `{}` a query attends to some of \
+                 them only",
+                attend.id
+            );
+            return refused(score.id, reason);
+        }
+        if self.granularity.is_layer_wide() && self.budget.is_layer_wide() {
+            let reason = "it moves room between KV heads, which keep the same tokens under this granularity";
+            return refused(self.budget.spec().id, reason.to_owned());
+        }
+        if self.granularity.tokens() > 1 && self.reserve.spec().id != "none" {
+            let reason = "it reserves single tokens; under a granularity of blocks use the reserve `none`";
+            return refused(self.reserve.spec().id, reason.to_owned());
+        }
+        if self.places == Places::Original {
+            return Ok(());
+        }
+        let needs = self.score.needs().and(self.reserve.spec().needs);
+        let reason = if needs.queries || needs.keys {
+            format!(
+                "re-rotation turns the keys that `{}` looks at; only scores of positions or values go with it",
+                score.id
+            )
+        } else if self.attends_to_part() {
+            format!("re-rotation turns the keys that `{}` looks at; use one of them", attend.id)
+        } else if !matches!(self.budget.spec().id, "uniform" | "share-of-seen") {
+            format!(
+                "re-rotation gives a query one place in all heads; under `{}` they hold different numbers of tokens",
+                self.budget.spec().id
+            )
+        } else {
+            return Ok(());
+        };
+        refused("rerotate", reason)
     }
 
     /// Stacks with equal keys give equal scores for equal residents, eviction and seed.
@@ -97,6 +160,15 @@ impl Stack {
                 demand: format!("{sinks} sinks inside {reserved} reserved tokens (N_v)"),
                 needed: capacity.saturating_mul(sinks).div_ceil(reserved),
             });
+        }
+        let unit = self.granularity.tokens();
+        // The blocks of the sinks and the one in which the recent tokens begin stay whole.
+        let whole = recent + sinks.div_ceil(unit).saturating_mul(unit) + 2 * unit - 1;
+        if unit > 1 && whole > capacity {
+            let demand = format!(
+                "{recent} recent tokens, the block in which they begin, those of {sinks} sinks and a block of {unit} to choose"
+            );
+            return Err(PolicyError::BudgetTooSmall { capacity, demand, needed: whole });
         }
         self.schedule.check(capacity)
     }
@@ -137,6 +209,61 @@ impl Stack {
         self.schedule.spec().id != "never"
     }
 
+    /// Whether a query may attend to less than what is resident.
+    #[must_use]
+    pub fn attends_to_part(&self) -> bool {
+        self.attend.spec().id != "full"
+    }
+
+    /// Id of the selection.
+    #[must_use]
+    pub fn attend_id(&self) -> &'static str {
+        self.attend.spec().id
+    }
+
+    /// Id of the store.
+    #[must_use]
+    pub fn store_id(&self) -> &'static str {
+        self.store.spec().id
+    }
+
+    /// Whether what is stored is what the model made.
+    #[must_use]
+    pub fn keeps_exact(&self) -> bool {
+        self.store.spec().id == "exact"
+    }
+
+    /// What is kept or evicted as one.
+    #[must_use]
+    pub fn granularity(&self) -> Granularity {
+        self.granularity
+    }
+
+    /// Which position a key is rotated at.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        self.places
+    }
+
+    /// Whether queries read something else than the resident tokens as they were made: a part of them, what a store gives
+    /// back, or keys turned to other places.
+    #[must_use]
+    pub fn is_read_otherwise(&self) -> bool {
+        self.attends_to_part() || !self.keeps_exact() || self.places == Places::Cache
+    }
+
+    /// Whether the stack is the full cache, whatever the sequence.
+    #[must_use]
+    pub fn is_full_cache(&self) -> bool {
+        !self.can_evict() && !self.is_read_otherwise()
+    }
+
+    /// Whether the study's budget changes anything.
+    #[must_use]
+    pub fn is_budgeted(&self) -> bool {
+        self.can_evict() || self.attend.takes_budget()
+    }
+
     /// Whether a seed can change anything.
     #[must_use]
     pub fn is_random(&self) -> bool {
@@ -148,20 +275,51 @@ impl Stack {
     #[must_use]
     pub fn needs(&self) -> Needs {
         let needs = self.score.needs().and(self.reserve.spec().needs).and(self.select.spec().needs);
+        let needs = needs.and(self.attend.spec().needs).and(self.store.spec().needs);
+        let turned = if self.places == Places::Cache { needs.and(Needs::ROPE) } else { needs };
         // Accumulated attention is made of queries and keys.
-        if self.accumulates() { needs.and(Needs::QK) } else { needs }
+        if self.accumulates() { turned.and(Needs::QK) } else { turned }
     }
 
     /// Whether every part claims `law`.
     #[must_use]
     pub fn claims(&self, law: Law) -> bool {
         let specs = [self.reserve.spec(), self.select.spec(), self.budget.spec()];
-        self.score.claims(law) && specs.iter().all(|spec| spec.laws.contains(&law))
+        // Means over heads depend on their order in the last bit, and blocks do not nest.
+        self.granularity == Granularity::TokenHead
+            && self.score.claims(law)
+            && specs.iter().all(|spec| spec.laws.contains(&law))
     }
 
     /// The effective parameters of every part.
     #[must_use]
     pub fn params(&self) -> serde_json::Value {
+        let mut params = self.eviction_params();
+        if let Some(map) = params.as_object_mut() {
+            // A stack says no more than what it does: rows from before these families existed keep their names.
+            if self.attends_to_part() {
+                let part =
+                    serde_json::json!({ "kind": self.attend.spec().id, "params": self.attend.params() });
+                map.insert("attend".to_owned(), part);
+                if self.attend.takes_budget() {
+                    map.insert("capacity".to_owned(), self.knobs.capacity.into());
+                }
+            }
+            if !self.keeps_exact() {
+                let part = serde_json::json!({ "kind": self.store.spec().id, "params": self.store.params() });
+                map.insert("store".to_owned(), part);
+            }
+            if self.granularity != Granularity::TokenHead {
+                map.insert("granularity".to_owned(), String::from(self.granularity).into());
+            }
+            if self.places == Places::Cache {
+                map.insert("places".to_owned(), "cache".into());
+            }
+        }
+        params
+    }
+
+    fn eviction_params(&self) -> serde_json::Value {
         if !self.can_evict() {
             return serde_json::json!({ "schedule": { "kind": self.schedule.spec().id } });
         }
@@ -194,7 +352,7 @@ impl Stack {
     /// Whether all KV heads of a layer must be evicted together.
     #[must_use]
     pub fn is_layer_wide(&self) -> bool {
-        self.score.is_layer_wide() || self.budget.is_layer_wide()
+        self.score.is_layer_wide() || self.budget.is_layer_wide() || self.granularity.is_layer_wide()
     }
 
     /// Whether the scorer needs the attention of every query, prompt included.

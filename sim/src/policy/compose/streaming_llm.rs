@@ -1,6 +1,7 @@
-//! StreamingLLM: sinks and a recency window, under the periodic driver, keys at their original positions.
+//! StreamingLLM: sinks and a recency window, under the periodic driver; keys at their original positions, or with
+//! `rerotate` at their places in the cache.
 
-use super::{CompositionEntry, Driver, Knobs, Part, StackSpec};
+use super::{CompositionEntry, Driver, Knobs, Part, Places, StackSpec};
 use crate::policy::doc::{defaults, params};
 use crate::policy::{Family, Needs, PolicyError, PolicySpec, Randomness, RawParams};
 
@@ -20,7 +21,7 @@ pub const ENTRY: CompositionEntry =
     CompositionEntry { spec: &SPEC, build, defaults: defaults::<Params>, docs: Params::DOCS };
 
 params! {
-    /// Whether kept keys are turned to their places in the cache, as the original does; refused, see the error.
+    /// Whether kept keys and the query are turned to their places in the cache, as the original does.
     rerotate: bool = false,
     /// When it evicts: periodic, per-step (as published) or prefill.
     driver: Driver = Driver::Periodic,
@@ -28,12 +29,7 @@ params! {
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
     let params: Params = raw.parse(SPEC.id)?;
-    if params.rerotate {
-        let reason = "re-rotation gives every kept key a place in the cache as its position, so that recorded attention no \
-                      longer says anything about the policy, and the executor keeps original positions; use \
-                      `rerotate: false`"
-            .to_owned();
-        return Err(PolicyError::Refused { policy: SPEC.id, reason });
-    }
-    Ok(StackSpec::periodic(SPEC.id, *knobs, Part::plain("recency"))?.driven(params.driver))
+    let places = if params.rerotate { Places::Cache } else { Places::Original };
+    let spec = StackSpec::periodic(SPEC.id, *knobs, Part::plain("recency"))?.driven(params.driver);
+    Ok(StackSpec { places, ..spec })
 }

@@ -7,7 +7,7 @@
 use super::{Precision, Store, StoreView, Stored, check_bits};
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Magnitude, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Entry, Family, Law, Magnitude, Needs, PolicyError, PolicySpec, Randomness};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -17,7 +17,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "VaSE, arXiv 2606.03928",
     needs: Needs::V,
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line.
@@ -65,7 +65,10 @@ impl Store for Mixed {
         let sizes: Vec<(f32, u32)> = view
             .resident
             .iter()
-            .map(|&pos| (self.params.measure.of_value(view.data, pos), pos.get()))
+            .zip(view.held)
+            // A value that has been rounded already takes no place from one that has not.
+            .filter(|(_, held)| held.value.rank() >= Precision::Half.rank())
+            .map(|(&pos, _)| (self.params.measure.of_value(view.data, pos), pos.get()))
             .collect();
         if sizes.iter().any(|(size, _)| size.is_nan()) {
             return Err(PolicyError::Contract { policy: SPEC.id, rule: "the size of a value is a number" });
@@ -99,7 +102,8 @@ mod tests {
             PlainHead { queries: vec![values.clone()], keys: values.clone(), values, ..PlainHead::default() };
         let resident: Vec<Pos> = [4, 3, 2, 1, 0].map(Pos::new).to_vec();
         let store = Mixed { params: Params { value_tokens: 2, ..Params::default() } };
-        let stored = store.store(&StoreView { data: &head, resident: &resident }).unwrap();
+        let stored =
+            store.store(&StoreView { data: &head, resident: &resident, held: &[Stored::EXACT; 5] }).unwrap();
         let halves: Vec<bool> = stored.iter().map(|s| s.value == Precision::Half).collect();
         // Positions 3 and 1: of two equal ones the earlier.
         assert_eq!(halves, [false, true, false, true, false]);

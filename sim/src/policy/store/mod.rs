@@ -3,6 +3,7 @@
 //! A policy names a precision for each resident token; what is read back is a function of the vector and the precision
 //! alone. Bytes count scales and zero points.
 
+pub mod exact;
 pub mod half;
 pub mod mixed;
 pub mod per_token_int;
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 /// The representation of one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Precision {
+    /// As the model made it.
+    Exact,
     /// IEEE binary16.
     Half,
     /// Integers of `bits` in groups of `group` channels, each with a scale and a smallest value in binary16.
@@ -30,6 +33,7 @@ impl Precision {
     #[must_use]
     pub fn read_back(self, vector: &[f32]) -> Vec<f32> {
         match self {
+            Self::Exact => vector.to_vec(),
             Self::Half => vector.iter().map(|&x| through_half(x)).collect(),
             Self::Int { bits, group } => {
                 vector.chunks(usize::from(group.max(1))).flat_map(|group| quantised(group, bits)).collect()
@@ -37,15 +41,31 @@ impl Precision {
         }
     }
 
-    /// Bits of a stored vector of `head_dim` channels.
+    /// Bits of a stored vector of `head_dim` channels, scales and smallest values included; one that is as the model made
+    /// it counts `exact_bits` a channel.
     #[must_use]
-    pub fn bits(self, head_dim: usize) -> usize {
+    pub fn bits(self, head_dim: usize, exact_bits: usize) -> usize {
         match self {
+            Self::Exact => exact_bits * head_dim,
             Self::Half => 16 * head_dim,
             Self::Int { bits, group } => {
                 usize::from(bits) * head_dim + head_dim.div_ceil(usize::from(group.max(1))) * 32
             }
         }
+    }
+
+    /// Bits a channel keeps of what it was.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Self::Exact => 32,
+            Self::Half => 16,
+            Self::Int { bits, .. } => bits,
+        }
+    }
+
+    /// `self`, or `other` where that keeps less.
+    fn lowered(self, other: Self) -> Self {
+        if other.rank() < self.rank() { other } else { self }
     }
 
     /// The squared error of what is read back of `vector`.
@@ -83,6 +103,8 @@ pub struct StoreView<'a> {
     pub data: &'a dyn HeadData,
     /// Resident tokens in slot order, `[slot]`.
     pub resident: &'a [Pos],
+    /// How each is stored now, `[slot]`: a new token as the model made it. What was lost does not come back.
+    pub held: &'a [Stored],
 }
 
 impl std::fmt::Debug for StoreView<'_> {
@@ -100,6 +122,23 @@ pub struct Stored {
     pub value: Precision,
 }
 
+impl Stored {
+    /// As the model made both.
+    pub const EXACT: Self = Self { key: Precision::Exact, value: Precision::Exact };
+
+    /// Key and value, each at the lower of two precisions: a token that was stored in fewer bits does not get better.
+    #[must_use]
+    pub fn lowered(self, other: Self) -> Self {
+        Self { key: self.key.lowered(other.key), value: self.value.lowered(other.value) }
+    }
+
+    /// Bits of a key and a value of `head_dim` channels; see [`Precision::bits`].
+    #[must_use]
+    pub fn bits(self, head_dim: usize, exact_bits: usize) -> usize {
+        self.key.bits(head_dim, exact_bits) + self.value.bits(head_dim, exact_bits)
+    }
+}
+
 /// Chooses the representation of each resident token.
 pub trait Store: std::fmt::Debug + Send + Sync {
     /// Identity and capabilities.
@@ -113,12 +152,6 @@ pub trait Store: std::fmt::Debug + Send + Sync {
 
     /// The effective parameters.
     fn params(&self) -> serde_json::Value;
-}
-
-/// Bytes of what is stored, scales and zero points included.
-#[must_use]
-pub fn bytes(stored: &[Stored], head_dim: usize) -> usize {
-    stored.iter().map(|s| s.key.bits(head_dim) + s.value.bits(head_dim)).sum::<usize>().div_ceil(8)
 }
 
 /// Sums that a correlation is made of; sums of parts can be added in any fixed order.
@@ -230,8 +263,19 @@ mod tests {
     #[test]
     fn bytes_count_scales_and_smallest_values() {
         let int = Precision::Int { bits: 4, group: 32 };
-        assert_eq!((Precision::Half.bits(64), int.bits(64)), (1024, 256 + 64));
-        assert_eq!(bytes(&[Stored { key: int, value: Precision::Half }; 2], 64), 2 * (320 + 1024) / 8);
+        assert_eq!((Precision::Half.bits(64, 32), int.bits(64, 32)), (1024, 256 + 64));
+        assert_eq!(Precision::Exact.bits(64, 32), 2048, "at the width that the study says");
+        assert_eq!(Stored { key: int, value: Precision::Half }.bits(64, 16), 320 + 1024);
+    }
+
+    #[test]
+    fn what_was_stored_in_fewer_bits_does_not_get_better() {
+        let [two, eight] = [2, 8].map(|bits| Precision::Int { bits, group: 32 });
+        let (half, exact) = (Precision::Half, Precision::Exact);
+        let stored = Stored { key: two, value: half };
+        assert_eq!(stored.lowered(Stored { key: eight, value: exact }), stored);
+        assert_eq!(Stored::EXACT.lowered(stored), stored);
+        assert_eq!(stored.lowered(Stored { key: half, value: eight }), Stored { key: two, value: eight });
     }
 
     #[test]

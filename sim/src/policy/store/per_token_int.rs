@@ -6,7 +6,7 @@
 
 use super::{Precision, Store, StoreView, Stored, check_bits};
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -16,7 +16,7 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "VaSE, arXiv 2606.03928",
     needs: Needs::NONE,
     randomness: Randomness::Deterministic,
-    laws: &[],
+    laws: &[Law::HeadSymmetric],
 };
 
 /// Registry line.
