@@ -194,7 +194,11 @@ fn every_scenario_in_the_repository_is_valid() {
     assert!(found.len() >= 3, "{found:?}");
     for path in found {
         let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        assert!(!scenario.plan(49_152).is_empty(), "{}", path.display());
+        assert!(
+            scenario.plan(49_152).len() + scenario.pool_cells().len() > 0 || scenario.serve.is_some(),
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -218,9 +222,31 @@ eviction:
 exit:
   theta: [0.5, 1, 2]
   epsilon: 0.5
+pool:
+  capacities: [0.25, 512]
+  policies: [{use: lru}, {use: rsbcm}]
+serve:
+  cost: {kind: roofline}
+  problems: {count: 20, root_tokens: [1024, 1038], suffix_tokens: 25, branches: 8, generated_tokens: 32, verify_tokens: 462}
+  baseline: no-kv
+  arms: [{label: no-kv}, {label: shared, reuse: 1}]
 ";
     let short = Scenario::parse(short, "short").unwrap();
     assert_eq!((full.seeds, full.limit, full.exit), (short.seeds, short.limit, short.exit));
+    let (a, b) = (full.serve.unwrap(), short.serve.unwrap());
+    assert_eq!(
+        (&a.problems, &a.arrivals, &a.baseline, &a.arms),
+        (&b.problems, &b.arrivals, &b.baseline, &b.arms)
+    );
+    assert_eq!((&a.claims, a.cost().unwrap().params()), (&b.claims, b.cost().unwrap().params()));
+    let (a, b) = (full.pool.unwrap(), short.pool.unwrap());
+    assert_eq!(
+        (&a.stream, &a.capacities, a.block_tokens, a.in_flight),
+        (&b.stream, &b.capacities, b.block_tokens, b.in_flight)
+    );
+    for (a, b) in a.policies.iter().zip(&b.policies) {
+        assert_eq!((&a.label, a.build().unwrap().params()), (&b.label, b.build().unwrap().params()));
+    }
     let (full, short) = (full.eviction.unwrap(), short.eviction.unwrap());
     let knobs = full.knobs(64);
     assert_eq!(knobs, short.knobs(64));

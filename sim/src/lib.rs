@@ -11,12 +11,14 @@
 //! same bytes on every machine and for every thread count. Policies propose, the engine disposes, observers count.
 
 pub mod contract;
+pub mod cost;
 pub mod engine;
 pub mod ledger;
 pub mod metrics;
 pub mod num;
 pub mod observe;
 pub mod policy;
+pub mod pool;
 pub mod replay;
 pub mod results;
 pub mod rng;

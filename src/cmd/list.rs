@@ -2,13 +2,15 @@
 
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format};
+use kvlab_sim::cost::{devices, models, software};
 use kvlab_sim::metrics::{METRICS, Scope};
 use kvlab_sim::policy::{Law, ParamDoc, Randomness, registry};
+use kvlab_sim::run::RunError;
 use kvlab_sim::table::{Column, Table};
 use kvlab_sim::trace::{FIELDS, synth};
 
 /// Show what is registered: policies, metrics, figures, model families, trace fields, built-in problems, answer checkers,
-/// synthetic workloads.
+/// synthetic workloads, cost models with their devices and models.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to list
@@ -32,6 +34,7 @@ enum What {
     Problems,
     Graders,
     Workloads,
+    Costs,
 }
 
 /// Runs the verb.
@@ -63,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
                 })
                 .collect(),
         ),
+        What::Costs => costs()?,
         What::Problems => (
             vec!["id", "summary"],
             kvlab_executor::BUILT_INS.iter().map(|b| vec![b.id, b.summary]).map(owned).collect(),
@@ -81,6 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
                     synth::BRANCH_TREES_SUMMARY.to_owned(),
                     serde_json::to_value(synth::BranchParams::default()).unwrap_or_default().to_string(),
                 ]])
+                .chain(kvlab_sim::pool::synth::STREAMS.iter().map(|stream| {
+                    let summary = format!("{} (a stream of requests, for pool studies)", stream.summary);
+                    vec![stream.id.to_owned(), summary, stream.defaults().to_string()]
+                }))
                 .collect(),
         ),
     };
@@ -106,6 +114,40 @@ fn policies() -> Listing {
         })
         .collect();
     (vec!["family", "id", "summary", "needs", "draws", "laws", "citation"], rows)
+}
+
+/// Cost models, and what a roofline knows by name.
+fn costs() -> Result<Listing, CliError> {
+    let row = |kind: &str, id: &str, figures: String, source: &str| {
+        vec![kind.to_owned(), id.to_owned(), figures, source.to_owned()]
+    };
+    let mut rows: Vec<Vec<String>> = kvlab_sim::cost::COSTS
+        .iter()
+        .map(|entry| row("cost model", entry.id, entry.summary.to_owned(), "-"))
+        .collect();
+    for device in devices().map_err(RunError::from)? {
+        let figures = format!(
+            "{:.0} TFLOP/s, {:.0} GB/s, {:.0} GB",
+            device.flops / 1e12,
+            device.bytes_per_second / 1e9,
+            device.memory_bytes / 1e9
+        );
+        rows.push(row("device", &device.name, figures, &device.source));
+    }
+    for model in models().map_err(RunError::from)? {
+        let bytes = model.kv_bytes_per_token().get();
+        let figures =
+            format!("{} layers, {} parameters, {bytes} KV bytes a token", model.layers, model.params());
+        rows.push(row("model", &model.name, figures, &model.source));
+    }
+    for software in software().map_err(RunError::from)? {
+        let figures = format!(
+            "{} of the operations, {} of the bandwidth, {} ns a layer on the host",
+            software.compute_share, software.memory_share, software.host_nanos_a_layer
+        );
+        rows.push(row("software", &software.name, figures, &software.source));
+    }
+    Ok((vec!["kind", "id", "figures", "source"], rows))
 }
 
 fn metrics() -> Listing {

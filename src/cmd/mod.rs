@@ -6,6 +6,7 @@ pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;
 pub(crate) mod model;
+pub(crate) mod paper;
 pub(crate) mod plot;
 pub(crate) mod record;
 pub(crate) mod record_branches;

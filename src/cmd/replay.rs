@@ -16,10 +16,11 @@ use std::path::PathBuf;
 /// use `kvlab sweep`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-#[command(group = clap::ArgGroup::new("what").args(["policy", "theta"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("what").args(["policy", "theta", "pool"]).multiple(true).required(true))]
 #[command(
     after_help = "Examples:\n  kvlab replay kvlab-out/trace --policy snapkv,vase-attnv --budget 64,96 --seed 0,1\n  \
-kvlab replay kvlab-out/trace --theta 0.5,1,2 --epsilon 0.5\n  kvlab list policies   shows what --policy accepts"
+kvlab replay kvlab-out/trace --theta 0.5,1,2 --epsilon 0.5\n  \
+kvlab replay requests --pool lru,rsbcm,belady --capacity 0.1,0.5   a cache of prompt blocks\n  kvlab list policies   shows what --policy accepts"
 )]
 pub(crate) struct Args {
     /// Trace folder
@@ -51,6 +52,18 @@ pub(crate) struct Args {
     /// First zero-based layer whose entropy is looked at
     #[arg(long, default_value_t = 2)]
     min_exit_layer: u16,
+    /// Pool policies: the trace's requests, branches or prompts are served from a cache of blocks
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    pool: Vec<String>,
+    /// What the cache may hold: blocks (512), bytes (1.5GiB) or a share of all distinct blocks (0.25, 25%)
+    #[arg(long, requires = "pool", value_delimiter = ',', value_name = "AMOUNT,...", default_value = "0.5")]
+    capacity: Vec<String>,
+    /// Tokens of a block of the cache [default: that of the requests, or 16]
+    #[arg(long, requires = "pool", value_name = "TOKENS")]
+    block_tokens: Option<u32>,
+    /// Requests that run at the same time and hold their blocks
+    #[arg(long, requires = "pool", value_name = "N", default_value_t = 1)]
+    in_flight: u32,
     /// Seeds of stochastic policies
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0")]
     seed: Vec<u64>,
@@ -146,6 +159,16 @@ fn scenario_text(args: &Args) -> String {
             numbers(&args.epsilon),
             args.min_exit_layer
         ));
+    }
+    if !args.pool.is_empty() {
+        let texts =
+            |values: &[String]| list(&values.iter().map(|text| yaml_string(text)).collect::<Vec<_>>());
+        line(format!("pool:\n  capacities: {}\n  in_flight: {}", texts(&args.capacity), args.in_flight));
+        if let Some(tokens) = args.block_tokens {
+            line(format!("  block_tokens: {tokens}"));
+        }
+        line("  policies:".to_owned());
+        args.pool.iter().for_each(|id| line(format!("    - use: {}", yaml_string(id))));
     }
     text
 }

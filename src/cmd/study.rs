@@ -4,7 +4,7 @@ use crate::exit::{CliError, Done};
 use crate::output::news;
 use crate::progress::Bars;
 use kvlab_sim::results::{self, Formats, Results};
-use kvlab_sim::run::{RunOptions, source_info, study};
+use kvlab_sim::run::{Generated, RunOptions, source_info, study};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::Trace;
@@ -35,6 +35,21 @@ pub(crate) const SHOWN: &[&str] = &[
     "attn_mass_recall_hi",
     "attn_output_error",
     "peak_kv_bytes",
+    "pool_capacity_blocks",
+    "pool_hit_rate",
+    "pool_hit_rate_num",
+    "pool_hit_rate_den",
+    "pool_miss_rate_num",
+    "pool_recompute_rate_num",
+    "pool_evicted_blocks",
+    "serve_latency_ms",
+    "serve_speedup",
+    "serve_speedup_lo",
+    "serve_speedup_hi",
+    "serve_tokens_per_second",
+    "serve_generated_tokens",
+    "serve_recomputed_tokens",
+    "serve_peak_kv_bytes",
     "skip_rate",
     "exit_agreement",
     "mean_layers_run",
@@ -56,6 +71,19 @@ pub(crate) fn run(
     let info = source_info(trace, &manifest.model.name, provider);
     bars.piece("replay", |progress| {
         Ok(study(scenario, trace, info, &RunOptions { threads, command, progress })?)
+    })
+}
+
+/// Runs `scenario`, all of whose streams are generated.
+pub(crate) fn run_generated(
+    scenario: &Scenario,
+    threads: usize,
+    command: String,
+    bars: &Bars,
+) -> Result<Results, CliError> {
+    let info = source_info(&Generated, "generated", "");
+    bars.piece("replay", |progress| {
+        Ok(study(scenario, &Generated, info, &RunOptions { threads, command, progress })?)
     })
 }
 

@@ -4,6 +4,7 @@ use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format};
 use crate::progress::Bars;
+use kvlab_sim::run::Generated;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::{Trace, TraceSource};
 use std::path::PathBuf;
@@ -19,9 +20,9 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Scenario file
     scenario: PathBuf,
-    /// Trace folder
+    /// Trace folder; not needed when all requests are generated
     #[arg(long, value_name = "DIR")]
-    trace: PathBuf,
+    trace: Option<PathBuf>,
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -42,11 +43,22 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let scenario = Scenario::load(&args.scenario)?;
-    let trace = Trace::open(&args.trace)?;
+    let trace = args.trace.as_deref().map(Trace::open).transpose()?;
     if args.dry_run {
-        return dry_run(&scenario, &trace);
+        return match &trace {
+            Some(trace) => dry_run(&scenario, trace),
+            None => dry_run(&scenario, &Generated),
+        };
     }
-    let results = study::run(&scenario, &trace, args.threads, study::command_line(), &Bars::default())?;
+    let (command, bars) = (study::command_line(), Bars::default());
+    let results = match &trace {
+        Some(trace) => study::run(&scenario, trace, args.threads, command, &bars)?,
+        None if scenario.needs_no_trace() => study::run_generated(&scenario, args.threads, command, &bars)?,
+        None => {
+            let reason = "this scenario reads a trace: give one with --trace".to_owned();
+            return Err(CliError::Invalid { path: args.scenario.clone(), reason });
+        }
+    };
     if let Some(out) = &args.out {
         study::write(&results, out, args.csv)?;
     }
@@ -54,9 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     Ok(study::outcome(&results))
 }
 
-fn dry_run(scenario: &Scenario, trace: &Trace) -> Result<Done, CliError> {
+fn dry_run(scenario: &Scenario, trace: &dyn TraceSource) -> Result<Done, CliError> {
     let shape = trace.shape();
     let plan = scenario.plan(shape.vocab);
+    let pool = scenario.pool_cells();
     let sequences = trace.sequences();
     let read = &sequences[..sequences.len().min(scenario.limit.map_or(usize::MAX, |limit| limit as usize))];
     let tokens: u64 = read.iter().map(|meta| u64::from(meta.len)).sum();
@@ -64,10 +77,11 @@ fn dry_run(scenario: &Scenario, trace: &Trace) -> Result<Done, CliError> {
     let bytes = tokens * u64::from(shape.layers) * vectors * u64::from(shape.head_dim) * 4;
     let reads = if plan.eviction.is_empty() { 0 } else { bytes };
     output::print(&format!(
-        "{} cells ({} eviction, {} exit) over {} sequences, {tokens} tokens; reads about {:.1} MB of tensors once\n",
-        plan.len(),
+        "{} cells ({} eviction, {} exit, {} pool) over {} sequences, {tokens} tokens; reads about {:.1} MB of tensors once\n",
+        plan.len() + pool.len(),
         plan.eviction.len(),
         plan.exit.len(),
+        pool.len(),
         read.len(),
         output::megabytes(reads),
     ))?;
@@ -84,6 +98,10 @@ fn dry_run(scenario: &Scenario, trace: &Trace) -> Result<Done, CliError> {
             "exit  {lens}  theta {} {unit}  epsilon {} {unit}\n",
             cell.theta, cell.epsilon
         ))?;
+    }
+    for cell in &pool {
+        let seed = cell.seed.map_or("-".to_owned(), |s| s.to_string());
+        output::print(&format!("pool  {}  capacity {}  seed {seed}\n", cell.choice.label, cell.capacity))?;
     }
     let all_work = plan.eviction.iter().all(|cell| cell.stack.is_ok());
     Ok(if all_work { Done::All } else { Done::Partly })

@@ -25,6 +25,7 @@ fn parameters_round_trip_and_unknown_keys_are_refused() {
                     (registry::find(registry::SCHEDULES, "schedule", id)?.build)(raw)?.params()
                 }
                 Family::Exit => (registry::find(registry::EXITS, "exit", id)?.build)(raw)?.params(),
+                Family::Pool => (registry::find(registry::POOLS, "pool", id)?.build)(raw)?.params(),
                 Family::Attend => (registry::find(registry::ATTENDS, "attend", id)?.build)(raw)?.params(),
                 Family::Store => (registry::find(registry::STORES, "store", id)?.build)(raw)?.params(),
                 Family::Composition => registry::composition(id)?.stack(&knobs, raw)?.params(),

@@ -85,6 +85,11 @@ impl Record<'_> {
             Self::Shared { req, branch, blocks } => put!(out, 10, req, branch, blocks),
             Self::Freed { req, branch, blocks } => put!(out, 11, req, branch, blocks),
             Self::Released { req, branch } => put!(out, 12, req, branch),
+            Self::Batched { rows, tokens, until } => put!(out, 14, rows, tokens, until.get()),
+            Self::Preempted { req, branch, tokens } => put!(out, 15, req, branch, tokens),
+            Self::Verifying { req, branches, layers } => put!(out, 16, req, branches, u32::from(layers)),
+            Self::VerifySkipped { req } => put!(out, 17, req),
+            Self::Selected { req, branch } => put!(out, 18, req, branch),
             Self::Ended { refused, allocated_blocks } => put!(out, 13, refused, allocated_blocks),
         }
     }

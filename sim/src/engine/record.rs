@@ -152,6 +152,45 @@ pub enum Record<'a> {
         /// The branch.
         branch: BranchId,
     },
+    /// A device began a pass over a batch; it ends when the time moves on to its `PassDone` records.
+    Batched {
+        /// Sequences in it.
+        rows: u32,
+        /// Tokens that it computes.
+        tokens: u64,
+        /// When it ends.
+        until: Nanos,
+    },
+    /// A branch lost its blocks to others; what it had computed must be computed again.
+    Preempted {
+        /// The request.
+        req: ReqId,
+        /// The branch.
+        branch: BranchId,
+        /// Tokens that were resident.
+        tokens: Tokens,
+    },
+    /// The verifier begins with the branches of a request.
+    Verifying {
+        /// The request.
+        req: ReqId,
+        /// Branches verified.
+        branches: u32,
+        /// Layers that the pass runs.
+        layers: u16,
+    },
+    /// Nobody verifies the branches of a request.
+    VerifySkipped {
+        /// The request.
+        req: ReqId,
+    },
+    /// A request is answered.
+    Selected {
+        /// The request.
+        req: ReqId,
+        /// The branch whose answer it is; the root when there is none.
+        branch: BranchId,
+    },
     /// The run is over.
     Ended {
         /// Requests that were refused.

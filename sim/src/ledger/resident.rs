@@ -142,6 +142,15 @@ impl Ledger {
         Ok(change)
     }
 
+    /// Blocks that `tokens` more tokens of a branch would take now, a copy of a shared last block included.
+    ///
+    /// # Errors
+    /// When there is no such branch.
+    pub fn growth(&self, branch: BranchKey, tokens: u32) -> Result<u64, LedgerError> {
+        let streams = &self.branch(branch)?.streams;
+        Ok(streams.iter().map(|stream| stream.growth(tokens, self.block_tokens, &self.pool)).sum())
+    }
+
     /// Drops every entry of a branch that is not in `kept` and closes the gaps: kept entries move to the front, in
     /// the order given.
     ///

@@ -15,6 +15,8 @@ pub struct ChromeTrace<W> {
     out: W,
     failure: Option<io::Error>,
     is_first: bool,
+    /// When the device began its latest pass, where there is one device.
+    batch: u64,
     /// For each open branch: when its last pass ended, in nanoseconds, and what it holds.
     open: BTreeMap<(ReqId, BranchId), Open>,
 }
@@ -29,7 +31,7 @@ struct Open {
 impl<W: Write> ChromeTrace<W> {
     /// A trace that is written to `out`; give it a buffered writer. `title` names the run.
     pub fn new(out: W, title: &str) -> Self {
-        let mut trace = Self { out, failure: None, is_first: true, open: BTreeMap::new() };
+        let mut trace = Self { out, failure: None, is_first: true, batch: 0, open: BTreeMap::new() };
         let head = json!({ "title": title, "time": "virtual" });
         trace.put(&format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{head},\"traceEvents\":[\n"));
         trace
@@ -103,7 +105,7 @@ impl<W: Write> Observer for ChromeTrace<W> {
             }
             Record::PassDone { req, branch, kind, first, tokens } => {
                 let open = self.open.entry((req, branch)).or_default();
-                let start = std::mem::replace(&mut open.last, at).min(at);
+                let start = std::mem::replace(&mut open.last, at).max(self.batch).min(at);
                 let name = if kind == PassKind::Prefill { "prefill" } else { "decode" };
                 let args = json!({ "first position": first.get(), "tokens": tokens.get() });
                 self.event(
@@ -122,6 +124,26 @@ impl<W: Write> Observer for ChromeTrace<W> {
                 );
                 self.counters(at, (req, branch), live_entries, blocks);
             }
+            Record::Batched { rows, tokens, until } => {
+                self.batch = at;
+                let args = json!({ "rows": rows, "tokens": tokens });
+                self.event(&json!({ "ph": "X", "name": "pass", "cat": "device", "pid": "device", "tid": 0,
+                    "ts": micros(at), "dur": micros(until.get().saturating_sub(at)), "args": args }));
+            }
+            Record::Preempted { req, branch, tokens } => {
+                self.instant(at, "preemption", (req, branch), json!({ "tokens": tokens.get() }));
+                self.counters(at, (req, branch), 0, 0);
+            }
+            Record::Verifying { req, branches, layers } => {
+                let args = json!({ "branches": branches, "layers": layers });
+                self.instant(at, "verification", (req, BranchId::new(0)), args);
+            }
+            Record::VerifySkipped { req } => {
+                self.instant(at, "verification skipped", (req, BranchId::new(0)), json!({}));
+            }
+            Record::Selected { req, branch } => {
+                self.instant(at, "answer", (req, BranchId::new(0)), json!({ "branch": branch.get() }));
+            }
             Record::Refused { req, .. } => self.end(at, (req, BranchId::new(0))),
             Record::Released { req, branch } => self.end(at, (req, branch)),
             _ => {}
@@ -130,6 +152,11 @@ impl<W: Write> Observer for ChromeTrace<W> {
 }
 
 impl<W: Write> ChromeTrace<W> {
+    fn instant(&mut self, at: u64, name: &str, (req, branch): (ReqId, BranchId), args: Value) {
+        self.event(&json!({ "ph": "i", "s": "t", "name": name, "cat": name, "pid": req.get(),
+            "tid": branch.get(), "ts": micros(at), "args": args }));
+    }
+
     fn end(&mut self, at: u64, key: (ReqId, BranchId)) {
         if self.open.remove(&key).is_none() {
             return;

@@ -4,6 +4,11 @@ use super::PolicyError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// A table of the program, written in YAML; the reason as text when it does not fit.
+pub(crate) fn from_yaml_text<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_yaml::from_str(text).map_err(|error| error.to_string())
+}
+
 /// The parameters of one policy as they stood in the scenario; `Default` means none were given.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawParams(serde_yaml::Value);

@@ -4,6 +4,7 @@ use super::attend::{self, Attend};
 use super::budget::{self, Budget};
 use super::compose::{self, CompositionEntry, Knobs};
 use super::exit::{self, Exit};
+use super::pool::{self, Pool};
 use super::reserve::{self, Reserve};
 use super::schedule::{self, Schedule};
 use super::score::{self, Score};
@@ -64,6 +65,19 @@ pub const COMPOSITIONS: &[CompositionEntry] = &[
 
 /// Exit policies.
 pub const EXITS: &[Entry<dyn Exit>] = &[exit::entropy::ENTRY, exit::never::ENTRY];
+
+/// Pool policies.
+pub const POOLS: &[Entry<dyn Pool>] = &[
+    pool::belady::ENTRY,
+    pool::depth_only::ENTRY,
+    pool::fifo::ENTRY,
+    pool::lfu::ENTRY,
+    pool::lru::ENTRY,
+    pool::mru::ENTRY,
+    pool::rsbcm::ENTRY,
+    pool::score_only::ENTRY,
+    pool::slru::ENTRY,
+];
 
 /// Reserve policies.
 pub const RESERVES: &[Entry<dyn Reserve>] =
@@ -160,6 +174,7 @@ pub fn all() -> Vec<Listed> {
         of(BUDGETS),
         compositions,
         of(EXITS),
+        of(POOLS),
         of(RESERVES),
         of(SCHEDULES),
         of(SCORES),

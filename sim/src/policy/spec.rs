@@ -13,6 +13,8 @@ pub enum Family {
     Composition,
     /// After which layer a pass may stop.
     Exit,
+    /// Which cached block goes when the pool is full.
+    Pool,
     /// Which tokens are kept before scores are looked at.
     Reserve,
     /// When an eviction is due.
@@ -34,6 +36,7 @@ impl Family {
             Self::Budget => "budget",
             Self::Composition => "composition",
             Self::Exit => "exit",
+            Self::Pool => "pool",
             Self::Reserve => "reserve",
             Self::Schedule => "schedule",
             Self::Score => "score",

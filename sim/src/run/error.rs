@@ -1,8 +1,11 @@
 //! What can stop a study.
 
+use crate::cost::CostError;
 use crate::engine::EngineError;
 use crate::policy::PolicyError;
+use crate::pool::PoolError;
 use crate::replay::ReplayError;
+use crate::serve::ServeError;
 use crate::table::TableError;
 use crate::trace::TraceError;
 
@@ -25,6 +28,15 @@ pub enum RunError {
     /// A cell cannot run.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// A stream of requests cannot be served.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A serving run failed.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A cost model cannot be made.
+    #[error(transparent)]
+    Cost(#[from] CostError),
     /// The trace has no sequence that the study could use.
     #[error(
         "the trace `{source_name}` has no sequence to replay: eviction and exit policies need recorded sequences with tensors or lens facts, branch trees and requests have none"

@@ -1,15 +1,15 @@
 //! One study over one trace.
 
 use super::recording::{entropy_series, range_series};
-use super::{RunError, eviction, exit};
+use super::{RunError, eviction, exit, pool, serve};
 use crate::replay::lens_decode_rows;
 use crate::results::{
     Bootstrap, CellRow, RESULTS_VERSION, Results, ResultsManifest, SourceInfo, cells_table, series_table,
     sha256_hex,
 };
 use crate::scenario::{Plan, Scenario};
-use crate::trace::{LensRow, SequenceMeta, TraceSource};
-use crate::types::ModelShape;
+use crate::trace::{LayerTensors, LensRow, SequenceMeta, TraceError, TraceSource};
+use crate::types::{LayerIdx, ModelShape, SeqIdx};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,6 +61,42 @@ impl Context<'_> {
     }
 }
 
+/// The source of a study that reads no trace: every stream of it is generated.
+#[derive(Clone, Copy, Debug)]
+pub struct Generated;
+
+impl TraceSource for Generated {
+    fn name(&self) -> &str {
+        "generated"
+    }
+
+    fn digest(&self) -> String {
+        sha256_hex(b"")
+    }
+
+    fn is_synthetic(&self) -> bool {
+        true
+    }
+
+    fn shape(&self) -> &ModelShape {
+        const NONE: ModelShape =
+            ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 1, hidden: 1, vocab: 1 };
+        &NONE
+    }
+
+    fn sequences(&self) -> &[SequenceMeta] {
+        &[]
+    }
+
+    fn layer(&self, _seq: SeqIdx, _layer: LayerIdx) -> Result<LayerTensors, TraceError> {
+        Err(TraceError::MissingField { field: "q", held: Vec::new() })
+    }
+
+    fn lens(&self, _seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {
+        Err(TraceError::MissingField { field: "lens.top1_token", held: Vec::new() })
+    }
+}
+
 /// What results say about a trace; `model` and `provider` come from whoever opened it.
 #[must_use]
 pub fn source_info(source: &dyn TraceSource, model: &str, provider: &str) -> SourceInfo {
@@ -107,11 +143,13 @@ fn in_pool(
 ) -> Result<Results, RunError> {
     let all = source.sequences();
     let sequences = &all[..all.len().min(scenario.limit.map_or(usize::MAX, |limit| limit as usize))];
-    if sequences.is_empty() {
+    if sequences.is_empty() && (scenario.eviction.is_some() || scenario.exit.is_some()) {
         return Err(RunError::NoSequences { source_name: source.name().to_owned() });
     }
     let shape = source.shape();
     let plan = scenario.plan(shape.vocab);
+    let pool_plans = scenario.pool_cells();
+    let arms = scenario.serve.as_ref().map_or(0, |study| study.arms.len() as u64);
     let context = Context {
         source,
         digest: source.digest(),
@@ -120,7 +158,7 @@ fn in_pool(
         sequences,
         bootstrap: Bootstrap::by_item(sequences.iter().map(|meta| meta.item.as_str())),
         done: AtomicU64::new(0),
-        total: units(&plan, sequences, shape),
+        total: units(&plan, sequences, shape) + pool_plans.len() as u64 + arms,
         progress: options.progress,
     };
     let (mut cells, mut series) = (Vec::new(), Vec::new());
@@ -148,6 +186,12 @@ fn in_pool(
         let (rows, more) = exit::run(&context, study, &plan.exit, &lens)?;
         cells.extend(rows);
         series.extend(more);
+    }
+    if let Some(study) = &scenario.pool {
+        cells.extend(pool::run(&context, study, &pool_plans)?);
+    }
+    if let Some(study) = &scenario.serve {
+        cells.extend(serve::run(&context, scenario, study)?);
     }
     Ok(Results {
         manifest: ResultsManifest {

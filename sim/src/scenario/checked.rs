@@ -1,7 +1,9 @@
 //! The scenario after every check: what the rest of the crate trusts.
 
 use super::grid::Grid;
+use super::pool::{self, PoolStudy};
 use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
+use super::serve::{self, ServeStudy};
 use super::{ScenarioError, ScenarioErrorKind};
 use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
 use crate::policy::exit::entropy::Lens;
@@ -24,6 +26,10 @@ pub struct Scenario {
     pub eviction: Option<EvictionStudy>,
     /// Exit study, if there is one.
     pub exit: Option<ExitStudy>,
+    /// Block-cache study, if there is one.
+    pub pool: Option<PoolStudy>,
+    /// Serving study, if there is one.
+    pub serve: Option<ServeStudy>,
     /// The text that was parsed.
     pub text: String,
 }
@@ -171,7 +177,7 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
     if raw.source.limit == Some(0) {
         return Err(value("source.limit", "0", "1 or more sequences"));
     }
-    if raw.eviction.is_none() && raw.exit.is_none() {
+    if raw.eviction.is_none() && raw.exit.is_none() && raw.pool.is_none() && raw.serve.is_none() {
         return Err(ScenarioErrorKind::Empty);
     }
     let scenario = Scenario {
@@ -181,6 +187,8 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
         seeds: whole_numbers(&raw.seeds, "seeds", 0, 9_007_199_254_740_992)?,
         eviction: raw.eviction.map(eviction).transpose()?,
         exit: raw.exit.map(exit).transpose()?,
+        pool: raw.pool.map(pool::checked).transpose()?,
+        serve: raw.serve.map(serve::checked).transpose()?,
         text: text.to_owned(),
     };
     let cells = scenario.cells_at_most();
@@ -205,11 +213,15 @@ impl Scenario {
             .exit
             .as_ref()
             .map_or(0, |study| product(&[study.lenses.len(), study.theta.len(), study.epsilon.len()]));
-        eviction.saturating_add(exit)
+        let pool = self
+            .pool
+            .as_ref()
+            .map_or(0, |study| product(&[study.policies.len(), study.capacities.len(), self.seeds.len()]));
+        eviction.saturating_add(exit).saturating_add(pool)
     }
 }
 
-fn value(path: &str, found: &str, accepted: &str) -> ScenarioErrorKind {
+pub(super) fn value(path: &str, found: &str, accepted: &str) -> ScenarioErrorKind {
     ScenarioErrorKind::Value { path: path.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() }
 }
 

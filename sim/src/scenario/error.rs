@@ -56,6 +56,6 @@ pub enum ScenarioErrorKind {
         label: String,
     },
     /// There is nothing to do.
-    #[error("neither `eviction` nor `exit` is given: there is nothing to study")]
+    #[error("none of `eviction`, `exit`, `pool` and `serve` is given: there is nothing to study")]
     Empty,
 }

@@ -8,10 +8,14 @@ mod error;
 mod grid;
 mod nearest;
 mod plan;
+mod pool;
 mod raw;
+mod serve;
 
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
 pub use error::{ScenarioError, ScenarioErrorKind};
 pub use grid::Grid;
 pub use nearest::nearest;
 pub use plan::{EvictionPlan, ExitPlan, Plan};
+pub use pool::{PoolChoice, PoolPlan, PoolStudy, StreamChoice};
+pub use serve::{Arm, Claim, DecodeExit, Gate, Measure, ProblemSizes, ServeStudy, Span};

@@ -2,10 +2,12 @@
 
 use super::grid::Grid;
 use super::nearest;
+use super::serve::{Arm, Claim, ProblemSizes};
 use super::{ScenarioError, ScenarioErrorKind};
 use crate::policy::RawParams;
 use crate::policy::compose::{Granularity, KeepOrder, Part, Places};
 use crate::policy::exit::entropy::Lens;
+use crate::serve::Arrivals;
 use serde::{Deserialize, Deserializer};
 
 #[derive(Debug, Deserialize)]
@@ -19,6 +21,8 @@ pub(super) struct RawScenario {
     pub(super) seeds: Grid,
     pub(super) eviction: Option<RawEviction>,
     pub(super) exit: Option<RawExit>,
+    pub(super) pool: Option<RawPool>,
+    pub(super) serve: Option<RawServe>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -97,9 +101,9 @@ pub(super) struct RawStack {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPart {
-    kind: String,
+    pub(super) kind: String,
     #[serde(default, deserialize_with = "params")]
-    params: RawParams,
+    pub(super) params: RawParams,
 }
 
 impl From<RawPart> for Part {
@@ -123,6 +127,46 @@ pub(super) struct RawExit {
     pub(super) patience: u16,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPool {
+    #[serde(default)]
+    pub(super) stream: Option<RawPart>,
+    #[serde(deserialize_with = "texts")]
+    pub(super) capacities: Vec<String>,
+    #[serde(default)]
+    pub(super) block_tokens: Option<u32>,
+    #[serde(default = "default_in_flight")]
+    pub(super) in_flight: u32,
+    pub(super) policies: Vec<RawPoolPolicy>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPoolPolicy {
+    #[serde(rename = "use")]
+    pub(super) id: String,
+    pub(super) label: Option<String>,
+    #[serde(default, rename = "with", deserialize_with = "params")]
+    pub(super) params: RawParams,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawServe {
+    pub(super) cost: RawPart,
+    pub(super) problems: ProblemSizes,
+    #[serde(default)]
+    pub(super) arrivals: Arrivals,
+    pub(super) baseline: String,
+    pub(super) arms: Vec<Arm>,
+    #[serde(default)]
+    pub(super) claims: Vec<Claim>,
+}
+
+fn default_in_flight() -> u32 {
+    1
+}
 fn default_seeds() -> Grid {
     Grid::of(&[0.0])
 }
@@ -154,6 +198,22 @@ fn default_patience() -> u16 {
 /// Parameters stay opaque here: the policy that owns them reads them.
 fn params<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawParams, D::Error> {
     serde_yaml::Value::deserialize(deserializer).map(RawParams::from_yaml)
+}
+
+/// One value or a list of them, as texts; a share keeps its point.
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let text = |value: serde_yaml::Value| match value {
+        serde_yaml::Value::String(text) => Ok(text),
+        serde_yaml::Value::Number(number) if number.is_f64() => {
+            Ok(format!("{:?}", number.as_f64().unwrap_or(f64::NAN)))
+        }
+        serde_yaml::Value::Number(number) => Ok(number.to_string()),
+        _ => Err(serde::de::Error::custom("expected a number or a text")),
+    };
+    match serde_yaml::Value::deserialize(deserializer)? {
+        serde_yaml::Value::Sequence(values) => values.into_iter().map(text).collect(),
+        value => Ok(vec![text(value)?]),
+    }
 }
 
 /// Parses `text`, which came from `file`.

@@ -38,6 +38,7 @@ pub use manifest::{
     RequestsInfo, RopeInfo, RuntimeInfo, SequenceInfo, ShardInfo, SyntheticInfo, TableInfo, ToolInfo,
     WeightInfo, WorkloadInfo,
 };
+pub use mooncake::BlockIds;
 pub use reader::Trace;
 pub use requests::{Request, StoredRequests};
 pub use source::{LayerTensors, LensRow, SequenceMeta, TraceSource};

@@ -474,6 +474,23 @@ impl TraceSource for Trace {
         Ok(self.lens_table(seq)?.rows)
     }
 
+    fn request_block_tokens(&self) -> Option<u32> {
+        self.manifest.requests.as_ref().map(|info| info.block_tokens)
+    }
+
+    fn visit_requests(
+        &self,
+        each: &mut dyn FnMut(u64, &Request) -> Result<(), TraceError>,
+    ) -> Result<(), TraceError> {
+        self.for_each_request(each)
+    }
+
+    fn prompt_tokens(&self, seq: SeqIdx) -> Result<Vec<TokenId>, TraceError> {
+        let mut tokens = self.tokens(seq)?;
+        tokens.truncate(self.sequence(seq)?.prompt_len as usize);
+        Ok(tokens)
+    }
+
     fn problems(&self) -> u32 {
         let problems = self.manifest.branches.as_ref().map_or(0, |branches| branches.problems.len());
         u32::try_from(problems).unwrap_or(u32::MAX)

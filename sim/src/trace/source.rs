@@ -1,6 +1,6 @@
 //! What a replay asks of a trace, whether it was recorded, generated or built in a test.
 
-use super::{Problem, RopeInfo, TraceError};
+use super::{Problem, Request, RopeInfo, TraceError};
 use crate::types::{LayerIdx, ModelShape, Pos, SeqIdx, TokenId};
 use ndarray::{Array2, Array3};
 
@@ -87,6 +87,30 @@ pub trait TraceSource: Sync {
     /// When the source has no such problem, or it cannot be read.
     fn problem(&self, _index: u32) -> Result<Problem, TraceError> {
         Err(TraceError::MissingField { field: "branches.depth", held: Vec::new() })
+    }
+
+    /// Tokens of a block of its requests; absent when it has none.
+    fn request_block_tokens(&self) -> Option<u32> {
+        None
+    }
+
+    /// Hands every request to `each`, in order, with its index.
+    ///
+    /// # Errors
+    /// When the source has no requests, they cannot be read, or `each` gives an error.
+    fn visit_requests(
+        &self,
+        _each: &mut dyn FnMut(u64, &Request) -> Result<(), TraceError>,
+    ) -> Result<(), TraceError> {
+        Err(TraceError::MissingField { field: "requests.timestamp_ms", held: Vec::new() })
+    }
+
+    /// The prompt of a sequence, `[kv_pos]`.
+    ///
+    /// # Errors
+    /// When there is no such sequence, or its tokens are not known or cannot be read.
+    fn prompt_tokens(&self, _seq: SeqIdx) -> Result<Vec<TokenId>, TraceError> {
+        Err(TraceError::MissingField { field: "tokens.token", held: Vec::new() })
     }
 
     /// How queries and keys were rotated; `None` when they were not. [`crate::rope::Rope`] undoes it.
