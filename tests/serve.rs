@@ -310,6 +310,16 @@ proptest! {
     }
 }
 
+/// Found by the property below: a prefix that was cut holds fewer slots than the tokens it stands for, and its last block has room.
+#[test]
+fn a_cut_prefix_is_planned_by_what_is_left_of_it() {
+    let eviction = Some(BranchEviction { budget: 6, period: 4, shared: SharedEviction::ReadOnlyPrefix });
+    let mut settings = ServeSettings { eviction, ..checked(Some(3)) };
+    settings.scheduler.prefill_chunk = Some(2);
+    let (report, _) = serve(&[problem(9, 2, 0, false)], &Arrivals::AtOnce, &settings);
+    assert!(!report.problems[0].is_refused && report.peak_blocks <= 3);
+}
+
 /// Two observers see the same records, whatever else is watched.
 #[test]
 fn observers_change_nothing() {

@@ -3,6 +3,7 @@
 use super::state::{Branch, Problem, Stage, Standing};
 use super::{PartialPass, PrefixMemory, ServeError, ServeSettings};
 use crate::ledger::{BranchKey, Ledger, LedgerError};
+use crate::types::{KvHead, LayerIdx};
 
 /// One sequence of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,15 +130,16 @@ impl Sight<'_, '_> {
         let start = if begins { taken } else { branch.seen };
         let chunk = self.settings.scheduler.prefill_chunk.unwrap_or(u32::MAX).max(1);
         let tokens = (branch.wanted() - start).min(chunk).min(tokens_left);
+        let slots = if taken == 0 { 0 } else { self.resident_below(branch.parent, taken) };
         let size = u64::from(self.settings.scheduler.block_tokens.max(1));
         let blocks = |tokens: u32| u64::from(tokens).div_ceil(size);
         let needed = if !begins {
             self.ledger.growth(branch.key, tokens)?
         } else if self.settings.prefix == PrefixMemory::Replicated {
-            blocks(taken + tokens)
+            blocks(slots + tokens)
         } else {
             // Full blocks are read by both; a last one that has room is copied.
-            blocks(taken + tokens) - u64::from(taken) / size
+            blocks(slots + tokens) - u64::from(slots) / size
         };
         Ok((BatchRow { key: branch.key, tokens, begins }, needed))
     }
@@ -149,6 +151,14 @@ impl Sight<'_, '_> {
             return 0;
         }
         branch.reused.min(problem.branch(parent).seen)
+    }
+
+    /// Tokens of `parent` below position `taken` that were not evicted.
+    fn resident_below(&self, parent: Option<BranchKey>, taken: u32) -> u32 {
+        let positions =
+            parent.map_or(&[][..], |key| self.ledger.positions(key, LayerIdx::new(0), KvHead::new(0)));
+        let count = positions.iter().filter(|pos| pos.get() < taken).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Who gives up its blocks so that `key` can go on: the youngest of those behind it; else the youngest that only keeps blocks for

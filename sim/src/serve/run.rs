@@ -367,6 +367,11 @@ impl Run<'_, '_> {
         let key = row.key;
         let problem = &mut self.problems[key.req.idx()];
         let branch = &mut problem.branches[key.branch.idx()];
+        if matches!(branch.stage, Stage::Waiting | Stage::Closed) {
+            // It lost its blocks to another row of the same pass: what it computed is lost.
+            problem.recomputed += u64::from(row.tokens);
+            return Ok(());
+        }
         let first = branch.seen;
         let kind = if branch.stage == Stage::Decode { PassKind::Decode } else { PassKind::Prefill };
         branch.seen += row.tokens;
@@ -376,17 +381,13 @@ impl Run<'_, '_> {
         problem.computed += u64::from(row.tokens - again);
         if branch.seen == branch.wanted() {
             // The last position's logits give the next token; after a preemption it is known already.
-            if branch.generated == 0 && branch.target > 0 {
-                branch.generated = 1;
-            } else if kind == PassKind::Decode {
-                branch.generated += 1;
-            }
-            branch.stage = if branch.generated >= branch.target { Stage::Complete } else { Stage::Decode };
+            branch.generated = branch.generated.max(1).min(branch.target);
+            branch.stage = Stage::Decode;
         } else if kind == PassKind::Decode {
             branch.generated += 1;
-            if branch.generated >= branch.target {
-                branch.stage = Stage::Complete;
-            }
+        }
+        if branch.stage == Stage::Decode && branch.generated >= branch.target {
+            branch.stage = Stage::Complete;
         }
         let (seen, is_complete, is_root) =
             (branch.seen, branch.stage == Stage::Complete, branch.parent.is_none());
@@ -435,7 +436,10 @@ impl Run<'_, '_> {
         }
         let positions = self.positions(key);
         let fixed = match cut.shared {
-            SharedEviction::ReadOnlyPrefix => self.branch(key).shared_slots as usize,
+            // The most recent tokens stay in any case, even where a parent's part alone would fill the budget.
+            SharedEviction::ReadOnlyPrefix => {
+                self.branch(key).shared_slots.min(cut.budget.saturating_sub(cut.period)) as usize
+            }
             SharedEviction::CopyOnEvict => SINKS,
         };
         self.cut(key, &recent(&positions, fixed, cut.budget as usize))
