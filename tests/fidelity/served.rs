@@ -2,7 +2,7 @@
 
 use super::{KNOBS, NEW, composition, prefix, prompt, recorded, seq};
 use crate::executor::support::{chunk, tiny};
-use kvlab_executor::closed_loop::{Limits, LiveCell, LiveRun, Prefix, generate};
+use kvlab_executor::closed_loop::{Limits, LiveCell, LiveRun, Prefix, force, generate};
 use kvlab_executor::{Model, Taps, TinySpec};
 use kvlab_sim::contract::PlainHead;
 use kvlab_sim::policy::attend::{Attend, AttendView, Attended};
@@ -157,7 +157,7 @@ fn fewer_bits_are_further_from_the_full_cache() {
     let mut kl = |id: &str| -> (f64, u64) {
         let stack = composition(id, &KNOBS);
         let live = run(&mut model, &prefix, &stack);
-        let forced = kvlab_executor::closed_loop::force(live, &tokens, &logits).unwrap();
+        let forced = force(live, &tokens, &logits).unwrap();
         (forced.divergences.iter().sum(), forced.footprint.peak_stored_bits)
     };
     let [full, eight, four, two] = ["full", "kv-int8", "kv-int4", "kv-int2"].map(&mut kl);
@@ -211,4 +211,31 @@ fn h15_neighbours_attend_alike_wherever_they_are_rotated() {
 fn a_gate_without_weights_never_reaches_the_loop() {
     let error = registry::composition("seer-gate").unwrap().stack(&KNOBS, &RawParams::default()).unwrap_err();
     assert!(matches!(error, PolicyError::Refused { policy: "seer-gate", .. }), "{error}");
+}
+
+/// H12: a prompt longer than the budget, in one chunk and in many. Nothing leaves during prefill, so the kept sets and the peak are
+/// the same; the peak is the prompt and what is stored until the first due step.
+#[test]
+fn h12_a_prompt_longer_than_the_budget_is_cut_alike_in_any_chunks() {
+    let mut model = tiny(TinySpec::default());
+    let tokens: Vec<u32> = (0..101).map(|i| (i * 37 + 11) % 61).collect();
+    let after: Vec<u32> = (0..20).map(|i| (i * 7 + 5) % 61).collect();
+    for (id, most) in
+        [("streaming-llm", 104), ("snapkv", 104), ("vase-attnv", 104), ("h2o", 101), ("snapkv-prefill", 101)]
+    {
+        let stack = composition(id, &KNOBS);
+        let of_chunks = [101, 50, 13].map(|count| {
+            let prefix = Prefix::for_stacks(&mut model, &tokens, chunk(count), [&stack]).unwrap();
+            let live = run(&mut model, &prefix, &stack);
+            force(live, &after, &[]).unwrap().footprint
+        });
+        // Three layers of two KV heads.
+        assert_eq!(of_chunks[0].peak_entries, most * 6, "{id}: the peak");
+        let first = &of_chunks[0].evictions[0][0];
+        assert!(first.heads.iter().all(|set| set.count == 24), "{id}: {first:?}");
+        let whole = of_chunks[0].clone();
+        for footprint in &of_chunks {
+            assert_eq!(*footprint, whole, "{id}: chunks make no difference");
+        }
+    }
 }
