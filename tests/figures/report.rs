@@ -101,6 +101,21 @@ fn an_answer_never_rests_on_a_policy_that_did_not_trigger() {
     assert!(render_report(&results).contains("Policies that never triggered"));
 }
 
+/// A selection and a store act without an eviction: their rows are no full cache.
+#[test]
+fn a_selection_that_evicts_nothing_is_not_one_that_never_triggered() {
+    for column in ["attend", "store"] {
+        let mut cells = Rows::cells();
+        let mut row = fixture::eviction_row("a", "quest", 64, 0.9, 0.0, None);
+        row.retain(|(name, _)| name != "evictions");
+        row.extend([int("evictions", 0), text(column, "quest")]);
+        cells.push(row);
+        let results = fixture::results(&cells, &Rows::series());
+        assert!(answer(&results).contains("C = 64 tokens"), "{column}");
+        assert!(!render_report(&results).contains("Policies that never triggered"), "{column}");
+    }
+}
+
 #[test]
 fn the_exit_answer_quotes_counts_and_leaves_out_vacuous_thresholds() {
     let mut cells = Rows::cells();

@@ -53,6 +53,7 @@ fn runs_in(results: &Results, is_wanted: impl Fn(usize) -> bool) -> Vec<Run> {
     let column = |name| Reader::new(cells, name);
     let (study, cell, policy) = (column("study"), column("cell"), column("policy"));
     let (budget, evictions) = (column("budget_tokens"), column("evictions"));
+    let (attend, store) = (column("attend"), column("store"));
     let mut runs: Vec<Run> = (0..cells.rows())
         .filter(|&row| finished(cells, row) && study.text(row).is_none_or(|study| study == "eviction"))
         .filter(|&row| is_wanted(row))
@@ -64,7 +65,10 @@ fn runs_in(results: &Results, is_wanted: impl Fn(usize) -> bool) -> Vec<Run> {
                 label: policy.clone(),
                 policy,
                 budget: budget.number(row),
-                triggered: evictions.number(row).map(|count| count > 0.0),
+                // A selection or a store acts without an eviction.
+                triggered: evictions
+                    .number(row)
+                    .map(|count| count > 0.0 || attend.text(row).is_some() || store.text(row).is_some()),
             })
         })
         .collect();
