@@ -10,6 +10,7 @@ mod twins;
 use crate::support::{naive, synth};
 use kvlab_sim::contract::{self, Options, PlainHead};
 use kvlab_sim::policy::compose::{Knobs, Stack};
+use kvlab_sim::policy::exit::{ExitView, LayerFacts};
 use kvlab_sim::policy::{At, PolicyError, RawParams, registry};
 use kvlab_sim::replay::{
     EvictionCell, LayerModel, LayerOutcome, RecordedHead, Settings, replay_cells, replay_layer,
@@ -155,15 +156,16 @@ proptest! {
     fn exits_stay_within_the_model_and_follow_theta(spec in synth::tiny_spec(), theta in 0.0f64..5.0, more in 0.0f64..2.0, epsilon in 0.0f64..3.0, min_layer in 0u16..3, patience in 1u16..3) {
         let trace = synth::build(spec);
         let layers = trace.shape().layers;
-        let rows = trace.lens(SeqIdx::new(0)).unwrap();
+        let facts: Vec<LayerFacts> = trace.lens(SeqIdx::new(0)).unwrap().iter().map(LayerFacts::from).collect();
         for entry in registry::EXITS {
             let build = |theta: f64| {
                 let given = serde_json::json!({ "theta": theta, "epsilon": epsilon, "min_layer": min_layer, "patience": patience });
                 let raw = RawParams::from_params(&given).unwrap();
-                (entry.build)(&raw).or_else(|_| (entry.build)(&RawParams::default())).unwrap()
+                (entry.build)(&raw).or_else(|_| (entry.build)(&RawParams::default()))
             };
-            let (low, high) = (build(theta), build(theta + more));
-            for position in rows.chunks_exact(usize::from(layers)) {
+            let (Ok(low), Ok(high)) = (build(theta), build(theta + more)) else { continue };
+            for position in facts.chunks_exact(usize::from(layers)) {
+                let position = &ExitView::of(position, trace.shape().vocab);
                 let run = low.layers_run(position);
                 prop_assert!((1..=layers).contains(&run), "{}", entry.spec.id);
                 prop_assert_eq!(run, low.layers_run(position));

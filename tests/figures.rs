@@ -101,7 +101,12 @@ fn a_figure_stands_beside_its_table_and_its_command() {
 fn a_figure_without_data_leaves_no_stale_picture() {
     let folder = tempfile::tempdir().unwrap();
     render_one(&fixture::study(), "occupancy", folder.path()).unwrap();
-    let empty = Results { manifest: fixture::manifest(), cells: Table::new(), series: Table::new() };
+    let empty = Results {
+        manifest: fixture::manifest(),
+        cells: Table::new(),
+        series: Table::new(),
+        more: Vec::new(),
+    };
     let rendered = render_one(&empty, "occupancy", folder.path()).unwrap();
     assert!(matches!(rendered.status, Status::NothingToDraw { .. }));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -22,3 +22,4 @@ mod support;
 mod table;
 mod threads;
 mod trace;
+mod trees;

@@ -26,6 +26,8 @@ pub mod rope;
 pub mod run;
 pub mod scenario;
 pub mod serve;
+pub mod steps;
 pub mod table;
 pub mod trace;
+pub mod trees;
 pub mod types;

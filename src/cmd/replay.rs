@@ -6,7 +6,7 @@ use crate::output::{self, Format, news};
 use crate::progress::Bars;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
-use kvlab_sim::trace::Trace;
+use kvlab_sim::trace::{Trace, TraceSource};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -16,10 +16,11 @@ use std::path::PathBuf;
 /// use `kvlab sweep`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-#[command(group = clap::ArgGroup::new("what").args(["policy", "theta", "pool"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("what").args(["policy", "theta", "pool", "share", "verify", "exit", "winner", "tau", "tau_conf", "margin"]).multiple(true).required(true))]
 #[command(
     after_help = "Examples:\n  kvlab replay kvlab-out/trace --policy snapkv,vase-attnv --budget 64,96 --seed 0,1\n  \
 kvlab replay kvlab-out/trace --theta 0.5,1,2 --epsilon 0.5\n  \
+kvlab replay my-trees --share asks --tau 0.8,0.9 --verify cgee --theta 2 --epsilon 0.5\n  \
 kvlab replay requests --pool lru,rsbcm,belady --capacity 0.1,0.5   a cache of prompt blocks\n  kvlab list policies   shows what --policy accepts"
 )]
 pub(crate) struct Args {
@@ -43,7 +44,29 @@ pub(crate) struct Args {
     /// W, recent queries that attention scorers look at [default: the recent buffer]
     #[arg(long, alias = "window-size", value_name = "TOKENS")]
     window: Option<u32>,
-    /// Entropy below which a layer may exit, nats
+    /// Branch trees: share policies, which say what branches get the root's prefix [default: asks with --tau, else off]
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    share: Vec<String>,
+    /// Branch trees: verify policies, which say when verification is skipped [default: cgee with --tau-conf or --margin, else
+    /// always]
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    verify: Vec<String>,
+    /// Branch trees: exit policies of the verifier's pass [default: entropy with --theta, else never]
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    exit: Vec<String>,
+    /// Branch trees: winner policies, which say what branch answers [default: score-confidence]
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    winner: Vec<String>,
+    /// Branch trees: smallest similarity at which a branch shares (asks)
+    #[arg(long, value_delimiter = ',', value_name = "SIGMA,...")]
+    tau: Vec<f64>,
+    /// Branch trees: smallest confidence at a skip of verification (cgee)
+    #[arg(long, value_delimiter = ',', value_name = "CONFIDENCE,...")]
+    tau_conf: Vec<f64>,
+    /// Branch trees: smallest lead of the surest branch at a skip of verification (cgee)
+    #[arg(long, value_delimiter = ',', value_name = "LEAD,...")]
+    margin: Vec<f64>,
+    /// Entropy below which a layer may exit, nats; on a trace without sequences, of the verifier's pass
     #[arg(long, value_delimiter = ',', value_name = "NATS,...")]
     theta: Vec<f64>,
     /// Largest entropy change between consecutive layers at exit, nats
@@ -64,6 +87,9 @@ pub(crate) struct Args {
     /// Requests that run at the same time and hold their blocks
     #[arg(long, requires = "pool", value_name = "N", default_value_t = 1)]
     in_flight: u32,
+    /// States whose entropy is read: final-norm, or raw as in the RKSC notebook
+    #[arg(long, value_delimiter = ',', value_name = "LENS,...", default_value = "final-norm")]
+    lens: Vec<String>,
     /// Seeds of stochastic policies
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0")]
     seed: Vec<u64>,
@@ -89,8 +115,8 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let scenario = Scenario::parse(&scenario_text(args), "the flags of `kvlab replay`")?;
     let trace = Trace::open(&args.trace)?;
+    let scenario = Scenario::parse(&scenario_text(args, &trace), "the flags of `kvlab replay`")?;
     let bars = Bars::default();
     let command = study::command_line();
     let results = study::run(&scenario, &trace, args.threads, command.clone(), &bars)?;
@@ -119,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 }
 
 /// The flags as a scenario: one language for everything.
-fn scenario_text(args: &Args) -> String {
+fn scenario_text(args: &Args, trace: &Trace) -> String {
     let list = |values: &[String]| format!("[{}]", values.join(", "));
     let numbers = |values: &[f64]| list(&values.iter().copied().map(yaml_number).collect::<Vec<_>>());
     let amounts = |values: &[u32]| list(&values.iter().map(u32::to_string).collect::<Vec<_>>());
@@ -152,9 +178,13 @@ fn scenario_text(args: &Args) -> String {
         policies.extend(args.policy.iter().filter(|id| *id != "full" && *id != "random").cloned());
         policies.iter().for_each(|id| line(format!("    - use: {}", yaml_string(id))));
     }
-    if !args.theta.is_empty() {
+    let for_trees = asks_for_trees(args, trace);
+    if for_trees {
+        line(trees_text(args));
+    } else if !args.theta.is_empty() {
         line(format!(
-            "exit:\n  theta: {}\n  epsilon: {}\n  min_layer: {}",
+            "exit:\n  lens: {}\n  theta: {}\n  epsilon: {}\n  min_layer: {}",
+            list(&args.lens),
             numbers(&args.theta),
             numbers(&args.epsilon),
             args.min_exit_layer
@@ -169,6 +199,82 @@ fn scenario_text(args: &Args) -> String {
         }
         line("  policies:".to_owned());
         args.pool.iter().for_each(|id| line(format!("    - use: {}", yaml_string(id))));
+    }
+    text
+}
+
+/// Whether the flags are about branch trees: θ alone is when there is nothing else in the trace.
+fn asks_for_trees(args: &Args, trace: &Trace) -> bool {
+    let ids = [&args.share, &args.verify, &args.exit, &args.winner];
+    let numbers = [&args.tau, &args.tau_conf, &args.margin];
+    ids.iter().any(|given| !given.is_empty())
+        || numbers.iter().any(|given| !given.is_empty())
+        || (!args.theta.is_empty() && trace.problems() > 0 && trace.sequences().is_empty())
+}
+
+/// The `trees` section: every combination of the policies named, with the thresholds that each of them has.
+fn trees_text(args: &Args) -> String {
+    let or = |given: &[String], default: &str| {
+        if given.is_empty() { vec![default.to_owned()] } else { given.to_vec() }
+    };
+    let shares = or(&args.share, if args.tau.is_empty() { "off" } else { "asks" });
+    let has_rules = !args.tau_conf.is_empty() || !args.margin.is_empty();
+    let verifies = or(&args.verify, if has_rules { "cgee" } else { "always" });
+    let exits = or(&args.exit, if args.theta.is_empty() { "never" } else { "entropy" });
+    let winners = or(&args.winner, "score-confidence");
+    let mut text = String::from("trees:\n  stacks:");
+    let numbers = |values: &[f64]| {
+        let values: Vec<String> = values.iter().copied().map(yaml_number).collect();
+        format!("[{}]", values.join(", "))
+    };
+    for share in &shares {
+        for verify in &verifies {
+            for exit in &exits {
+                let has_lens = exit == "entropy" || exit == "entropy-adaptive";
+                let lenses: &[String] = if has_lens { &args.lens } else { &args.lens[..1] };
+                for (winner, lens) in
+                    winners.iter().flat_map(|winner| lenses.iter().map(move |lens| (winner, lens)))
+                {
+                    let mut sweep = Vec::new();
+                    let mut add = |is_there: bool, key: &str, values: &[f64]| {
+                        if is_there && !values.is_empty() {
+                            sweep.push(format!("{key}: {}", numbers(values)));
+                        }
+                    };
+                    add(share == "asks", "share.tau", &args.tau);
+                    add(verify == "cgee", "verify.tau_conf", &args.tau_conf);
+                    add(verify == "cgee", "verify.margin", &args.margin);
+                    add(has_lens, "exit.theta", &args.theta);
+                    add(has_lens && !args.theta.is_empty(), "exit.epsilon", &args.epsilon);
+                    let params = if has_lens {
+                        format!(
+                            ", params: {{min_layer: {}, lens: {}}}",
+                            args.min_exit_layer,
+                            yaml_string(lens)
+                        )
+                    } else {
+                        String::new()
+                    };
+                    let label = if has_lens && args.lens.len() > 1 {
+                        format!("{share} + {verify} + {exit} {lens} + {winner}")
+                    } else {
+                        format!("{share} + {verify} + {exit} + {winner}")
+                    };
+                    let part = |id: &str| format!("{{kind: {}}}", yaml_string(id));
+                    write!(
+                        text,
+                        "\n    - label: {}\n      share: {}\n      verify: {}\n      exit: {{kind: {}{params}}}\n      winner: {}\n      sweep: {{{}}}",
+                        yaml_string(&label),
+                        part(share),
+                        part(verify),
+                        yaml_string(exit),
+                        part(winner),
+                        sweep.join(", ")
+                    )
+                    .unwrap_or_default();
+                }
+            }
+        }
     }
     text
 }

@@ -77,12 +77,14 @@ fn dry_run(scenario: &Scenario, trace: &dyn TraceSource) -> Result<Done, CliErro
     let bytes = tokens * u64::from(shape.layers) * vectors * u64::from(shape.head_dim) * 4;
     let reads = if plan.eviction.is_empty() { 0 } else { bytes };
     output::print(&format!(
-        "{} cells ({} eviction, {} exit, {} pool) over {} sequences, {tokens} tokens; reads about {:.1} MB of tensors once\n",
+        "{} cells ({} eviction, {} exit, {} trees, {} pool) over {} sequences, {tokens} tokens, and {} problems with branches; reads about {:.1} MB of tensors once\n",
         plan.len() + pool.len(),
         plan.eviction.len(),
         plan.exit.len(),
+        plan.trees.len(),
         pool.len(),
         read.len(),
+        trace.problems().min(scenario.limit.unwrap_or(u32::MAX)),
         output::megabytes(reads),
     ))?;
     for cell in &plan.eviction {
@@ -103,6 +105,14 @@ fn dry_run(scenario: &Scenario, trace: &dyn TraceSource) -> Result<Done, CliErro
         let seed = cell.seed.map_or("-".to_owned(), |s| s.to_string());
         output::print(&format!("pool  {}  capacity {}  seed {seed}\n", cell.choice.label, cell.capacity))?;
     }
-    let all_work = plan.eviction.iter().all(|cell| cell.stack.is_ok());
+    for cell in &plan.trees {
+        let swept: Vec<String> = cell.swept.iter().map(|(key, value)| format!("  {key} {value}")).collect();
+        let seed = cell.seed.map_or(String::new(), |seed| format!("  seed {seed}"));
+        let state =
+            cell.stack.as_ref().err().map_or(String::new(), |error| format!("  would be skipped: {error}"));
+        output::print(&format!("trees  {}{}{seed}{state}\n", cell.label, swept.concat()))?;
+    }
+    let all_work = plan.trees.iter().all(|cell| cell.stack.is_ok())
+        && plan.eviction.iter().all(|cell| cell.stack.is_ok());
     Ok(if all_work { Done::All } else { Done::Partly })
 }

@@ -26,6 +26,9 @@ fn parameters_round_trip_and_unknown_keys_are_refused() {
                 }
                 Family::Exit => (registry::find(registry::EXITS, "exit", id)?.build)(raw)?.params(),
                 Family::Pool => (registry::find(registry::POOLS, "pool", id)?.build)(raw)?.params(),
+                Family::Share => (registry::find(registry::SHARES, "share", id)?.build)(raw)?.params(),
+                Family::Verify => (registry::find(registry::VERIFIES, "verify", id)?.build)(raw)?.params(),
+                Family::Winner => (registry::find(registry::WINNERS, "winner", id)?.build)(raw)?.params(),
                 Family::Attend => (registry::find(registry::ATTENDS, "attend", id)?.build)(raw)?.params(),
                 Family::Store => (registry::find(registry::STORES, "store", id)?.build)(raw)?.params(),
                 Family::Composition => registry::composition(id)?.stack(&knobs, raw)?.params(),

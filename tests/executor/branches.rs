@@ -4,12 +4,16 @@ use std::path::Path;
 
 use kvlab_executor::{
     LensOptions, Model, Quiet, Taps,
-    branches::{BranchPlan, TreeItem, TreeSet, record_branches},
+    branches::{BranchPlan, TreeItem, TreeSet, record_branches, solve_live},
     embedded_model,
     setup::SetupOptions,
     workload::chain::LEVELS,
 };
+use kvlab_sim::policy::{RawParams, compose::Part};
 use kvlab_sim::trace::{Leftover, Prefix, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
+
+use kvlab_sim::trees::{TreeFacts, TreeModel, TreeParts, TreeStack, replay_problem};
+use serde_json::json;
 
 use super::support::{chunk, load_options};
 
@@ -124,4 +128,78 @@ fn an_interrupted_recording_of_trees_ends_as_an_undisturbed_one() {
     let resumed =
         record_branches(&mut model, &set.items, &plan(&set), &parts, Leftover::Resume, &Quiet).unwrap();
     assert_eq!(resumed.digest, undisturbed.digest);
+}
+
+/// What the model does live at given thresholds, with skips, shared prefixes and layers that do not run, is what a replay of the recorded
+/// trees decides at the same thresholds: for every problem, branch by branch, and the same answer.
+#[test]
+fn a_replay_decides_what_the_live_pipeline_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    let mut model = model(folder.path());
+    let set = TreeSet::chain(LEVELS[0], 4, 11, 5, false);
+    let plan = plan(&set);
+    record_branches(&mut model, &set.items, &plan, &target, Leftover::Refuse, &Quiet).unwrap();
+    let trace = Trace::open(&target).unwrap();
+    let facts: Vec<TreeFacts> =
+        (0..trace.problems()).map(|at| TreeFacts::new(at, trace.problem(at).unwrap())).collect();
+    let shape = trace.shape();
+    let of_trace = TreeModel { layers: shape.layers, vocab: shape.vocab };
+    let part = |kind: &str, params: serde_json::Value| Part {
+        kind: kind.to_owned(),
+        params: RawParams::from_params(&params).unwrap(),
+    };
+    let (mut shared, mut skipped, mut early, mut winners) = (0, 0, 0, std::collections::BTreeSet::new());
+    for (tau, verify, exit) in [
+        // τ, τ_conf and θ lie between observed values of these problems, far from all of them.
+        (
+            0.9,
+            part("cgee", json!({ "tau_conf": 0.9, "margin": 0.02, "rule": "a" })),
+            part("entropy", json!({ "theta": 1.0, "epsilon": 1.0, "min_layer": 1 })),
+        ),
+        (
+            0.97,
+            part("always", json!({})),
+            part("entropy", json!({ "theta": 2.0, "epsilon": 4.0, "min_layer": 0, "lens": "raw" })),
+        ),
+        (0.0, part("majority", json!({ "share": 0.7 })), part("fixed", json!({ "share": 0.5 }))),
+        (1.1, part("never", json!({})), part("never", json!({}))),
+        (0.9, part("always", json!({})), part("two-way-margin", json!({ "margin": 0.5, "stable": 2 }))),
+    ] {
+        let stack = TreeStack::build(&TreeParts {
+            share: part("asks", json!({ "tau": tau })),
+            verify,
+            exit,
+            ..TreeParts::default()
+        })
+        .unwrap();
+        for (item, facts) in set.items.iter().zip(&facts) {
+            let live = solve_live(&mut model, item, &plan, &stack, (facts.index, 0), &[]).unwrap();
+            let decided = replay_problem(&stack, facts, of_trace, 0, &[]).unwrap();
+            assert_eq!(live.skipped, decided.skipped, "{}", item.item);
+            assert_eq!(live.winner.map(|at| at + 1), decided.choice.winner, "{}", item.item);
+            assert_eq!((&live.answer, live.correct), (&decided.choice.answer, decided.choice.correct));
+            assert_eq!(live.branches.len(), decided.branches.len());
+            for (live, decided) in live.branches.iter().zip(&decided.branches) {
+                assert_eq!(live.sharing.prefix, decided.sharing.prefix);
+                assert_eq!(live.sharing.reused_tokens, decided.sharing.reused_tokens);
+                assert_eq!(live.layers_run, decided.layers_run);
+                let recorded = facts.outcome(decided.branch, decided.sharing.prefix).unwrap();
+                assert_eq!((&live.outcome.answer, &live.outcome.steps), (&recorded.answer, &recorded.steps));
+                // The recording looks at all layers in one product, the live run at one row: rounding differs.
+                let score = live.score.zip(decided.score).map_or(0.0, |(a, b)| (a - b).abs());
+                assert!(score < 1e-4, "{score}");
+                shared += usize::from(live.sharing.prefix == Prefix::Root);
+                early += usize::from(live.layers_run.is_some_and(|run| run < shape.layers));
+            }
+            skipped += usize::from(live.skipped);
+            winners.insert(live.winner);
+        }
+    }
+    // All kinds of decisions occurred.
+    assert!(
+        shared > 20 && shared < 80 && skipped > 4 && skipped < 16 && early > 10,
+        "{shared} {skipped} {early}"
+    );
+    assert!(winners.len() > 1, "{winners:?}");
 }

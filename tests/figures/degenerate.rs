@@ -10,7 +10,12 @@ use proptest::prelude::*;
 
 #[test]
 fn empty_tables_give_a_reason_for_every_figure() {
-    let bare = Results { manifest: fixture::manifest(), cells: Table::new(), series: Table::new() };
+    let bare = Results {
+        manifest: fixture::manifest(),
+        cells: Table::new(),
+        series: Table::new(),
+        more: Vec::new(),
+    };
     let headed = fixture::results(&Rows::cells(), &Rows::series());
     for results in [bare, headed] {
         for figure in FIGURES {
@@ -115,7 +120,7 @@ fn columns_of_another_kind_are_as_good_as_absent() {
     let mut series = Table::new();
     series.push("metric", Column::Text(vec![Some("live_kv_tokens".to_owned())])).unwrap();
     series.push("x", Column::Text(vec![None])).unwrap();
-    let results = Results { manifest: fixture::manifest(), cells, series };
+    let results = Results { manifest: fixture::manifest(), cells, series, more: Vec::new() };
     assert!(drawings(&results).is_empty());
     assert!(render_report(&results).ends_with("</html>\n"));
 }

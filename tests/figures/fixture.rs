@@ -72,12 +72,12 @@ fn built_study() -> Results {
     eviction(&mut cells, &mut series, &mut noise);
     exits(&mut cells, &mut series, &mut noise);
     recording(&mut series, &mut noise);
-    Results { manifest: manifest(), cells: cells.table(), series: series.table() }
+    Results { manifest: manifest(), cells: cells.table(), series: series.table(), more: Vec::new() }
 }
 
 /// The same manifest with other tables.
 pub(crate) fn results(cells: &Rows, series: &Rows) -> Results {
-    Results { manifest: manifest(), cells: cells.table(), series: series.table() }
+    Results { manifest: manifest(), cells: cells.table(), series: series.table(), more: Vec::new() }
 }
 
 pub(crate) fn manifest() -> ResultsManifest {

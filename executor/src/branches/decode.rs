@@ -101,7 +101,7 @@ impl Ended {
         mut self,
         codec: &TextCodec,
         graded: Option<Graded>,
-        verdict: Verdict,
+        verdict: Option<Verdict>,
         keep_steps: bool,
     ) -> Result<Outcome, TextError> {
         let correct = graded.as_ref().map(|graded| graded.correct);
@@ -116,7 +116,7 @@ impl Ended {
             generated: count(self.steps.len()),
             confidences: Confidences::over(&self.steps),
             steps: if keep_steps { self.steps } else { Vec::new() },
-            verdict: Some(verdict),
+            verdict,
         })
     }
 

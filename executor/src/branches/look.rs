@@ -6,11 +6,11 @@ use kvlab_sim::{
     trace::{Similarity, Verdict, VerdictLayer},
     types::TokenId,
 };
-use ndarray::{Array2, Axis};
+use ndarray::{Array2, ArrayView2, Axis};
 
 use super::{count, narrow};
 use crate::{
-    decode::{DecodeError, Decoder, Distribution, Pass, Taps},
+    decode::{DecodeError, Decoder, Distribution, Head, Pass, Taps},
     error::ExecutorError,
 };
 
@@ -94,28 +94,72 @@ pub(super) fn verdict(
     let raw = decoder.head().raw_logits(stacked.view())?;
     let normed: Vec<&[f32]> = normed.chunks_exact(vocab).collect();
     let raw: Vec<&[f32]> = raw.chunks_exact(vocab).collect();
-    let mut before = probabilities(normed[0])?;
+    let mut looked = Looked { state: states[0].clone(), probabilities: probabilities(normed[0])? };
     let mut layers = Vec::with_capacity(rows - 1);
-    for state in 1..rows {
-        let seen = distribution(normed[state], 2)?;
+    for (state, (normed, raw)) in states.into_iter().zip(normed.into_iter().zip(raw)).skip(1) {
+        layers.push(looked.next(state, normed, raw, (yes, no))?);
+    }
+    Ok(Verdict { prompt_tokens: count(prompt.len()), layers })
+}
+
+/// What was seen at the layer before.
+pub(super) struct Looked {
+    state: Vec<f32>,
+    probabilities: Vec<f64>,
+}
+
+impl Looked {
+    /// Before the first layer: the embedding of the last token.
+    pub(super) fn at_start(head: &mut Head, embedding: Vec<f32>) -> Result<Self, DecodeError> {
+        let logits = head.logits(row(&embedding)?)?;
+        Ok(Self { probabilities: probabilities(&logits)?, state: embedding })
+    }
+
+    /// Looks at the state after one more layer.
+    pub(super) fn at_layer(
+        &mut self,
+        head: &mut Head,
+        state: Vec<f32>,
+        yes_no: (u32, u32),
+    ) -> Result<VerdictLayer, DecodeError> {
+        let normed = head.logits(row(&state)?)?;
+        let raw = head.raw_logits(row(&state)?)?;
+        self.next(state, &normed, &raw, yes_no)
+    }
+
+    /// The facts of a state from its logits with and without the final norm, `[vocab]`.
+    fn next(
+        &mut self,
+        state: Vec<f32>,
+        normed: &[f32],
+        raw: &[f32],
+        (yes, no): (u32, u32),
+    ) -> Result<VerdictLayer, DecodeError> {
+        let seen = distribution(normed, 2)?;
         let share = |at: usize| {
             seen.top.get(at).map_or(0.0, |top| (f64::from(top.logit) - seen.log_sum_exp).exp().min(1.0))
         };
-        let now = probabilities(normed[state])?;
-        layers.push(VerdictLayer {
-            p_yes: p_yes(normed[state], yes, no),
-            raw_p_yes: p_yes(raw[state], yes, no),
+        let now = probabilities(normed)?;
+        let facts = VerdictLayer {
+            p_yes: p_yes(normed, yes, no),
+            raw_p_yes: p_yes(raw, yes, no),
             entropy_nats: narrow(seen.entropy_nats),
-            raw_entropy_nats: narrow(distribution(raw[state], 1)?.entropy_nats),
+            raw_entropy_nats: narrow(distribution(raw, 1)?.entropy_nats),
             top1: TokenId::new(seen.top.first().map_or(0, |top| top.token)),
             top1_prob: narrow(share(0)),
             top2_prob: narrow(share(1)),
-            cos_previous: narrow(cosine(&widen(&states[state - 1]), &widen(&states[state]))),
-            js_previous_nats: narrow(js(&before, &now)),
-        });
-        before = now;
+            cos_previous: narrow(cosine(&widen(&self.state), &widen(&state))),
+            js_previous_nats: narrow(js(&self.probabilities, &now)),
+        };
+        (self.state, self.probabilities) = (state, now);
+        Ok(facts)
     }
-    Ok(Verdict { prompt_tokens: count(prompt.len()), layers })
+}
+
+/// A state as one row, `[1, hidden]`.
+fn row(state: &[f32]) -> Result<ArrayView2<'_, f32>, DecodeError> {
+    ArrayView2::from_shape((1, state.len()), state)
+        .map_err(|_| DecodeError::RowWidth { found: state.len(), expected: state.len() })
 }
 
 fn distribution(logits: &[f32], top: usize) -> Result<Distribution, DecodeError> {

@@ -7,9 +7,11 @@
 //! do not exist.
 
 mod decode;
+mod live;
 mod look;
 mod tree;
 
+pub use live::{LiveBranch, LiveProblem, solve_live};
 pub use tree::{BranchWords, TreeItem, TreeSet, VerifierPrompt};
 
 use std::{num::NonZeroUsize, path::Path};
@@ -68,10 +70,6 @@ pub fn record_branches(
     if items.is_empty() {
         return Err(RecordError::NoPrompts.into());
     }
-    let word = |model: &Model, text: &str| -> Result<u32, ExecutorError> {
-        let tokens = model.codec()?.encode_formatted(text)?;
-        Ok(*tokens.first().ok_or(crate::decode::DecodeError::NoTokens)?)
-    };
     let verdict_tokens = (word(model, plan.verdict_words.0)?, word(model, plan.verdict_words.1)?);
     let header = record::header_of(
         model,
@@ -106,6 +104,12 @@ pub fn record_branches(
     }
     progress.finish();
     Ok(writer.finish()?)
+}
+
+/// The first token of a word of the verifier.
+fn word(model: &Model, text: &str) -> Result<u32, ExecutorError> {
+    let tokens = model.codec()?.encode_formatted(text)?;
+    Ok(*tokens.first().ok_or(crate::decode::DecodeError::NoTokens)?)
 }
 
 /// A prompt in tokens.
@@ -232,7 +236,7 @@ impl Recorder<'_> {
         record::check_context(self.model, &self.item.item, prompt.len(), 0)?;
         let mut decoder = self.model.decoder()?;
         let verdict = verdict(&mut decoder, &prompt, self.plan.chunk, self.verdict_tokens)?;
-        Ok(ended.outcome(self.model.codec()?, graded, verdict, self.plan.steps)?)
+        Ok(ended.outcome(self.model.codec()?, graded, Some(verdict), self.plan.steps)?)
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn results(
         },
         cells: cells_table(&rows)?,
         series: series_table(&[])?,
+        more: Vec::new(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Policies: what to keep, when to evict, when to stop at a layer.
+//! Policies: what to keep, when to evict, when to stop at a layer, what branches share, which one answers.
 //!
 //! A family is a trait, a policy is one file with its `SPEC` and its own `Params`, and a registry line makes it
 //! known everywhere: in scenarios, in `kvlab list policies` and in the contract suite. Policies propose: they see
@@ -9,6 +9,7 @@ pub mod attend;
 mod attention;
 pub mod budget;
 pub mod compose;
+pub mod confidence;
 pub(crate) mod doc;
 mod draws;
 mod error;
@@ -22,9 +23,12 @@ pub mod reserve;
 pub mod schedule;
 pub mod score;
 pub mod select;
+pub mod share;
 mod spec;
 pub mod store;
+pub mod verify;
 mod view;
+pub mod winner;
 
 pub use attention::Weights;
 pub(crate) use attention::{TILE, mean_attention, tiles, weights_from_logits};

@@ -32,6 +32,20 @@ impl RawParams {
         })
     }
 
+    /// The same parameters with another value of a number. A whole number stays one, for parameters that count.
+    #[must_use]
+    pub fn with(&self, name: &str, value: f64) -> Self {
+        let mut map = self.0.as_mapping().cloned().unwrap_or_default();
+        #[expect(clippy::cast_possible_truncation, reason = "whole and within the range of i64, checked")]
+        let number = if value.fract().to_bits() == 0 && value.abs() < 1e15 {
+            serde_yaml::Value::from(value as i64)
+        } else {
+            serde_yaml::Value::from(value)
+        };
+        map.insert(name.into(), number);
+        Self(map.into())
+    }
+
     /// The policy's own parameters.
     ///
     /// # Errors

@@ -9,7 +9,10 @@ use super::reserve::{self, Reserve};
 use super::schedule::{self, Schedule};
 use super::score::{self, Score};
 use super::select::{self, Select};
+use super::share::{self, Share};
 use super::store::{self, Store};
+use super::verify::{self, Verify};
+use super::winner::{self, Winner};
 use super::{Entry, Law, ParamDoc, PolicyError, PolicySpec, RawParams};
 
 /// Attend policies.
@@ -64,7 +67,20 @@ pub const COMPOSITIONS: &[CompositionEntry] = &[
 ];
 
 /// Exit policies.
-pub const EXITS: &[Entry<dyn Exit>] = &[exit::entropy::ENTRY, exit::never::ENTRY];
+pub const EXITS: &[Entry<dyn Exit>] = &[
+    exit::classifier::ENTRY,
+    exit::entropy::ENTRY,
+    exit::entropy_adaptive::ENTRY,
+    exit::entropy_below::ENTRY,
+    exit::fixed::ENTRY,
+    exit::margin::ENTRY,
+    exit::max_prob::ENTRY,
+    exit::never::ENTRY,
+    exit::patience::ENTRY,
+    exit::saturation::ENTRY,
+    exit::soft_patience::ENTRY,
+    exit::two_way_margin::ENTRY,
+];
 
 /// Pool policies.
 pub const POOLS: &[Entry<dyn Pool>] = &[
@@ -116,9 +132,40 @@ pub const SCORES: &[Entry<dyn Score>] = &[
 /// Select policies.
 pub const SELECTS: &[Entry<dyn Select>] = &[select::top_k::ENTRY, select::weighted_sample::ENTRY];
 
+/// Share policies.
+pub const SHARES: &[Entry<dyn Share>] = &[
+    share::always::ENTRY,
+    share::asks::ENTRY,
+    share::exact_prefix::ENTRY,
+    share::off::ENTRY,
+    share::radix::ENTRY,
+];
+
 /// Store policies.
 pub const STORES: &[Entry<dyn Store>] =
     &[store::exact::ENTRY, store::half::ENTRY, store::mixed::ENTRY, store::per_token_int::ENTRY];
+
+/// Verify policies.
+pub const VERIFIES: &[Entry<dyn Verify>] = &[
+    verify::always::ENTRY,
+    verify::cgee::ENTRY,
+    verify::gap::ENTRY,
+    verify::majority::ENTRY,
+    verify::never::ENTRY,
+    verify::random::ENTRY,
+    verify::relative_gap::ENTRY,
+    verify::top::ENTRY,
+    verify::z_score::ENTRY,
+];
+
+/// Winner policies.
+pub const WINNERS: &[Entry<dyn Winner>] = &[
+    winner::highest_confidence::ENTRY,
+    winner::highest_score::ENTRY,
+    winner::majority::ENTRY,
+    winner::score_confidence::ENTRY,
+    winner::weighted_majority::ENTRY,
+];
 
 /// A policy as lists show it.
 #[derive(Clone, Debug)]
@@ -179,7 +226,10 @@ pub fn all() -> Vec<Listed> {
         of(SCHEDULES),
         of(SCORES),
         of(SELECTS),
+        of(SHARES),
         of(STORES),
+        of(VERIFIES),
+        of(WINNERS),
     ]
     .concat()
 }

@@ -23,8 +23,14 @@ pub enum Family {
     Score,
     /// Which tokens are kept, given their worth.
     Select,
+    /// Which branches are decoded behind the root's prefix.
+    Share,
     /// In which representation kept tokens are stored.
     Store,
+    /// Whether the branches of a problem are verified.
+    Verify,
+    /// Which branch answers.
+    Winner,
 }
 
 impl Family {
@@ -41,7 +47,10 @@ impl Family {
             Self::Schedule => "schedule",
             Self::Score => "score",
             Self::Select => "select",
+            Self::Share => "share",
             Self::Store => "store",
+            Self::Verify => "verify",
+            Self::Winner => "winner",
         }
     }
 }
@@ -63,6 +72,12 @@ pub struct Needs {
     pub output_weights: bool,
     /// Queries that are yet to come: a recording has them, a running model does not.
     pub future: bool,
+    /// Cosines between the states of a branch's prompt and the root's.
+    pub similarity: bool,
+    /// Branches as they were decoded, with their confidences.
+    pub outcomes: bool,
+    /// The verifier's view after each layer.
+    pub verdicts: bool,
 }
 
 impl Needs {
@@ -75,6 +90,9 @@ impl Needs {
         rope: false,
         output_weights: false,
         future: false,
+        similarity: false,
+        outcomes: false,
+        verdicts: false,
     };
     /// Keys.
     pub const K: Self = Self { keys: true, ..Self::NONE };
@@ -94,6 +112,12 @@ impl Needs {
     pub const W_O: Self = Self { output_weights: true, ..Self::NONE };
     /// Queries that are yet to come.
     pub const FUTURE: Self = Self { future: true, ..Self::NONE };
+    /// Cosines between the states of a branch's prompt and the root's.
+    pub const SIMILARITY: Self = Self { similarity: true, ..Self::NONE };
+    /// Branches as they were decoded.
+    pub const OUTCOMES: Self = Self { outcomes: true, ..Self::NONE };
+    /// The verifier's view after each layer.
+    pub const VERDICTS: Self = Self { verdicts: true, ..Self::NONE };
 
     /// The needs of two parts together.
     #[must_use]
@@ -106,6 +130,9 @@ impl Needs {
             rope: self.rope || other.rope,
             output_weights: self.output_weights || other.output_weights,
             future: self.future || other.future,
+            similarity: self.similarity || other.similarity,
+            outcomes: self.outcomes || other.outcomes,
+            verdicts: self.verdicts || other.verdicts,
         }
     }
 
@@ -120,6 +147,9 @@ impl Needs {
             (self.rope, "rope"),
             (self.output_weights, "w_o"),
             (self.future, "future"),
+            (self.similarity, "similarity"),
+            (self.outcomes, "outcomes"),
+            (self.verdicts, "verdicts"),
         ];
         let words: Vec<&str> = all.iter().filter(|(needed, _)| *needed).map(|(_, word)| *word).collect();
         if words.is_empty() { "-".to_owned() } else { words.join(" ") }

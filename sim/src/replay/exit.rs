@@ -1,6 +1,6 @@
 //! Layer exits over recorded lens facts: exact decisions for a pass that is not continued.
 
-use crate::policy::exit::Exit;
+use crate::policy::exit::{Exit, ExitView, LayerFacts};
 use crate::trace::LensRow;
 
 /// What an exit policy did to one sequence.
@@ -46,12 +46,15 @@ impl ExitOutcome {
     }
 }
 
-/// Applies `exit` to each position of `rows`, `[pos, layer]` flattened with `layers` entries a position.
+/// Applies `exit` to each position of `rows`, `[pos, layer]` flattened with `layers` entries a position, of a model with `vocab`
+/// tokens. A policy that reads what lens facts do not hold never exits.
 #[must_use]
-pub fn replay_exit(exit: &dyn Exit, rows: &[LensRow], layers: u16) -> ExitOutcome {
+pub fn replay_exit(exit: &dyn Exit, rows: &[LensRow], layers: u16, vocab: u32) -> ExitOutcome {
     let mut outcome = ExitOutcome { layers, ..ExitOutcome::default() };
-    for position in rows.chunks_exact(usize::from(layers.max(1))) {
-        let run = exit.layers_run(position).clamp(1, layers);
+    let facts: Vec<LayerFacts> = rows.iter().map(LayerFacts::from).collect();
+    let width = usize::from(layers.max(1));
+    for (position, facts) in rows.chunks_exact(width).zip(facts.chunks_exact(width)) {
+        let run = exit.layers_run(&ExitView::of(facts, vocab)).clamp(1, layers);
         outcome.layers_run.push(run);
         outcome.agreeing += u64::from(position[usize::from(run) - 1].agrees_with_last);
     }

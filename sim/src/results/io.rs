@@ -1,9 +1,12 @@
-//! The results folder: `results.json`, `cells.parquet`, `series.parquet`, and the two tables as CSV on request.
+//! The results folder: `results.json`, `cells.parquet`, `series.parquet`, further tables where a study has them, and all as CSV on request.
 //!
-//! Equal results give equal bytes. The manifest is written last and removed first, and holds the SHA-256 of both Parquet tables, so
+//! Equal results give equal bytes. The manifest is written last and removed first, and holds the SHA-256 of the Parquet tables, so
 //! a folder with a manifest has the tables that belong to it. What cannot be written in full is not written at all.
 
-use super::{CELL_KEYS, Results, ResultsError, ResultsManifest, ResultsVersion, SERIES_COLUMNS, sha256_hex};
+use super::{
+    CELL_KEYS, MORE_TABLES, Results, ResultsError, ResultsManifest, ResultsVersion, SERIES_COLUMNS,
+    sha256_hex,
+};
 use crate::table::{Table, parquet_from_bytes, parquet_to_bytes, to_csv, write_together};
 use serde::Deserialize;
 use std::fs;
@@ -33,7 +36,17 @@ pub fn write(dir: &Path, results: &Results, formats: Formats) -> Result<(), Resu
     check_columns(SERIES, &results.series, SERIES_COLUMNS)?;
     let manifest = dir.join(MANIFEST);
     let (mut files, mut obsolete, mut digests) = (Vec::new(), Vec::new(), serde_json::Map::new());
-    for (name, table) in [(CELLS, &results.cells), (SERIES, &results.series)] {
+    let mut tables = vec![(CELLS, &results.cells), (SERIES, &results.series)];
+    for (name, columns) in MORE_TABLES {
+        match results.more(name) {
+            Some(table) => {
+                check_columns(name, table, columns)?;
+                tables.push((name, table));
+            }
+            None => obsolete.extend([format!("{name}.parquet"), format!("{name}.csv")]),
+        }
+    }
+    for (name, table) in tables {
         let parquet = parquet_to_bytes(table)?;
         digests.insert(format!("{name}.parquet"), sha256_hex(&parquet).into());
         files.push((format!("{name}.parquet"), parquet));
@@ -66,7 +79,13 @@ pub fn read(dir: &Path) -> Result<Results, ResultsError> {
     let manifest: ResultsManifest = serde_json::from_value(value).map_err(refused)?;
     let cells = read_table(dir, CELLS, CELL_KEYS, &digests)?;
     let series = read_table(dir, SERIES, SERIES_COLUMNS, &digests)?;
-    Ok(Results { manifest, cells, series })
+    let mut more = Vec::new();
+    for (name, columns) in MORE_TABLES {
+        if digests.get(format!("{name}.parquet")).is_some() {
+            more.push(((*name).to_owned(), read_table(dir, name, columns, &digests)?));
+        }
+    }
+    Ok(Results { manifest, cells, series, more })
 }
 
 /// The version is looked at before anything else: another major version may have another manifest.
@@ -153,7 +172,7 @@ mod tests {
             sources: Vec::new(),
             command: "kvlab replay".to_owned(),
         };
-        Results { manifest, cells, series: table(SERIES_COLUMNS) }
+        Results { manifest, cells, series: table(SERIES_COLUMNS), more: Vec::new() }
     }
 
     fn names(dir: &Path) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! The result tables: what a run writes and what plots read, and nothing else.
 //!
-//! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x). Rows are collected
+//! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x). Studies of branch trees add
+//! `problems`, one row per cell and problem, and `steps`, the exact step functions of thresholds. Rows are collected
 //! as [`CellRow`] and [`SeriesRow`], intervals come from a [`Bootstrap`].
 //! Both are written with a manifest `results.json` into one folder; see [`write()`] and [`read()`].
 
@@ -31,7 +32,7 @@ pub const CELL_KEYS: &[(&str, &str, &str)] = &[
     ("source", "text", "name of the trace"),
     ("synthetic", "bool", "whether the trace was generated and not recorded"),
     ("arm", "text", "`replay` (open loop on a trace) or `real` (policy in the loop of the model)"),
-    ("study", "text", "`eviction` or `exit`"),
+    ("study", "text", "`eviction`, `exit` or `trees`"),
     ("policy", "text", "label of the policy stack"),
     ("params", "text", "the effective parameters, canonical JSON"),
     ("seed", "int", "seed of the policy's random streams; absent where no draw is made"),
@@ -63,6 +64,86 @@ pub const CELL_KEYS: &[(&str, &str, &str)] = &[
     ("sequences", "int", "recorded sequences that the row covers"),
     ("log_digest", "text", "SHA-256 over the records of the event engine, first 16 hex digits"),
 ];
+
+/// Columns of `cells` that only some studies have, between the keys and the metrics, with kind and meaning.
+pub const MORE_CELL_KEYS: &[(&str, &str, &str)] = &[
+    ("problems", "int", "recorded problems with branch trees that the row covers"),
+    ("share", "text", "the share policy: which branches are decoded behind the root's prefix"),
+    ("verify", "text", "the verify policy: whether the branches of a problem are verified"),
+    ("exit", "text", "the exit policy: after which layer a verification stops"),
+    ("winner", "text", "the winner policy: which branch answers"),
+    ("tau", "real", "smallest similarity at which a branch shares"),
+    ("tau_conf", "real", "smallest confidence of the surest branch at a skip of verification"),
+    ("margin", "real", "smallest lead of the surest branch at a skip of verification"),
+    (
+        "hole_policy",
+        "text",
+        "what becomes of keys and values above an exit: verify-only, copy-state, recompute or forbid",
+    ),
+];
+
+/// Columns of `steps`, the exact step functions of thresholds, with kind and meaning.
+pub const STEP_COLUMNS: &[(&str, &str, &str)] = &[
+    ("stack", "text", "label of the stack"),
+    (
+        "group",
+        "text",
+        "content hash of everything that decides the step functions but the thresholds (12 hex digits)",
+    ),
+    ("params", "text", "the stack's effective parameters, canonical JSON"),
+    (
+        "axis",
+        "text",
+        "the threshold that moves: tau, tau-conf, margin, theta or epsilon; the others are as in the next columns",
+    ),
+    ("tau", "real", "smallest similarity at which a branch shares"),
+    ("tau_conf", "real", "smallest confidence of the surest branch at a skip"),
+    ("margin", "real", "smallest lead of the surest branch at a skip"),
+    ("theta_nats", "real", "entropy below which a layer may exit, nats"),
+    ("epsilon_nats", "real", "largest entropy change at an exit, nats"),
+    ("above", "real", "values of the axis above this belong to the step; absent for no lower end"),
+    ("upto", "real", "values up to and including this belong to the step; absent for no upper end"),
+    ("shared_branches", "int", "branches decoded behind the root's prefix"),
+    ("skipped_problems", "int", "problems whose verification is skipped"),
+    ("verified_branches", "int", "branches that are verified"),
+    ("exited_branches", "int", "verified branches that stop before the last layer"),
+    ("layers_run", "int", "layers run over all verified branches"),
+    ("correct_problems", "int", "problems answered as expected"),
+    ("agreeing_problems", "int", "problems with the answer of the full pipeline"),
+    ("harmed_problems", "int", "problems that only the full pipeline answers rightly"),
+    ("helped_problems", "int", "problems that only this setting answers rightly"),
+    ("branches", "int", "branches that may answer: the denominator of shared_branches"),
+    ("problems", "int", "problems: the denominator of skipped_problems and agreeing_problems"),
+    (
+        "gradable_problems",
+        "int",
+        "problems with an expected answer: the denominator of correct, harmed and helped",
+    ),
+    ("layers", "int", "layers of the model: times verified_branches, the denominator of layers_run"),
+];
+
+/// Columns of `problems`, one row a cell over branch trees and problem, with kind and meaning.
+pub const PROBLEM_COLUMNS: &[(&str, &str, &str)] = &[
+    ("cell", "text", "the cell"),
+    ("problem", "int", "index of the problem in the trace"),
+    ("item", "text", "id of the problem: the unit of bootstrap intervals and paired comparisons"),
+    ("branches", "int", "branches that may answer"),
+    ("shared_branches", "int", "branches decoded behind the root's prefix"),
+    ("reused_tokens", "int", "prompt tokens that were there already"),
+    ("skipped", "bool", "whether verification was skipped"),
+    ("exited_branches", "int", "verified branches that stop before the last layer"),
+    ("layers_run", "int", "layers run over all verified branches"),
+    ("generated_tokens", "int", "tokens generated over all branches"),
+    ("winner", "int", "index of the winning branch; absent when there is none"),
+    ("answer", "text", "its answer; absent when it has none"),
+    ("correct", "bool", "whether that is expected; absent when nothing is"),
+    ("full_answer", "text", "the full pipeline's answer"),
+    ("full_correct", "bool", "whether that is expected"),
+];
+
+/// Tables that only some studies write, with their columns.
+pub const MORE_TABLES: &[(&str, &[(&str, &str, &str)])] =
+    &[("problems", PROBLEM_COLUMNS), ("steps", STEP_COLUMNS)];
 
 /// Columns of `series`, with kind and meaning.
 pub const SERIES_COLUMNS: &[(&str, &str, &str)] = &[
@@ -126,7 +207,7 @@ pub struct SourceInfo {
     pub vocab: u32,
 }
 
-/// A finished run: manifest and both tables.
+/// A finished run: manifest and tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
     /// What is known about the run.
@@ -135,4 +216,14 @@ pub struct Results {
     pub cells: Table,
     /// Long-form series.
     pub series: Table,
+    /// Tables that only some studies have, by name, in the order of [`MORE_TABLES`].
+    pub more: Vec<(String, Table)>,
+}
+
+impl Results {
+    /// A table of [`MORE_TABLES`]; absent when the study has none.
+    #[must_use]
+    pub fn more(&self, name: &str) -> Option<&Table> {
+        self.more.iter().find(|(known, _)| known == name).map(|(_, table)| table)
+    }
 }

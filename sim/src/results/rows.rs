@@ -2,7 +2,7 @@
 //!
 //! Whoever fills them, a replay or an executor, the tables come out alike: keys first, then metrics in registry order.
 
-use super::{CELL_KEYS, Estimate, SERIES_COLUMNS};
+use super::{CELL_KEYS, Estimate, MORE_CELL_KEYS, SERIES_COLUMNS};
 use crate::metrics::{METRICS, Scope};
 use crate::table::{Column, Table, TableError, Value};
 use std::collections::BTreeMap;
@@ -122,7 +122,8 @@ pub fn cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
     for (name, kind) in keys {
         table.push(&name, column(rows, &name, kind))?;
     }
-    for (name, kind) in metric_columns() {
+    let more = MORE_CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind));
+    for (name, kind) in more.chain(metric_columns()) {
         if rows.iter().any(|row| row.0.contains_key(&name)) {
             table.push(&name, column(rows, &name, kind))?;
         }

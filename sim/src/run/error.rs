@@ -45,6 +45,26 @@ pub enum RunError {
         /// Name of the trace.
         source_name: String,
     },
+    /// The trace has no branch trees.
+    #[error(
+        "the trace `{source_name}` has no branch trees: record some with `kvlab record --branches N`, or generate them with `kvlab trace synth`"
+    )]
+    NoProblems {
+        /// Name of the trace.
+        source_name: String,
+    },
+    /// More rows than a table of problems should have.
+    #[error(
+        "{cells} cells over {problems} problems make too many rows a problem; accepted: at most {most} rows, or `per_problem: false` under `trees`"
+    )]
+    TooManyRows {
+        /// Cells.
+        cells: usize,
+        /// Problems.
+        problems: usize,
+        /// Most rows.
+        most: usize,
+    },
     /// The worker threads could not be started.
     #[error("{threads} worker threads could not be started: {detail}")]
     Threads {

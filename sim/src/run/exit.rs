@@ -66,7 +66,7 @@ fn cell(
         }
     };
     let outcomes: Vec<ExitOutcome> =
-        lens.iter().map(|rows| replay_exit(&exit, rows, context.shape.layers)).collect();
+        lens.iter().map(|rows| replay_exit(&exit, rows, context.shape.layers, context.shape.vocab)).collect();
     row.text("status", "ok");
     let log: Vec<u8> =
         outcomes.iter().flat_map(|o| &o.layers_run).flat_map(|run| run.to_le_bytes()).collect();

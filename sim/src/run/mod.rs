@@ -12,6 +12,7 @@ mod recording;
 mod serve;
 mod study;
 mod timeline;
+mod trees;
 
 pub use error::RunError;
 pub use lint::never_triggered;

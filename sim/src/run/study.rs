@@ -1,7 +1,7 @@
 //! One study over one trace.
 
 use super::recording::{entropy_series, range_series};
-use super::{RunError, eviction, exit, pool, serve};
+use super::{RunError, eviction, exit, pool, serve, trees};
 use crate::replay::lens_decode_rows;
 use crate::results::{
     Bootstrap, CellRow, RESULTS_VERSION, Results, ResultsManifest, SourceInfo, cells_table, series_table,
@@ -158,7 +158,10 @@ fn in_pool(
         sequences,
         bootstrap: Bootstrap::by_item(sequences.iter().map(|meta| meta.item.as_str())),
         done: AtomicU64::new(0),
-        total: units(&plan, sequences, shape) + pool_plans.len() as u64 + arms,
+        total: units(&plan, sequences, shape)
+            + trees::units(&plan.trees, source, scenario.limit)
+            + pool_plans.len() as u64
+            + arms,
         progress: options.progress,
     };
     let (mut cells, mut series) = (Vec::new(), Vec::new());
@@ -193,6 +196,13 @@ fn in_pool(
     if let Some(study) = &scenario.serve {
         cells.extend(serve::run(&context, scenario, study)?);
     }
+    let mut more = Vec::new();
+    if let Some(study) = &scenario.trees {
+        let found = trees::run(&context, study, plan.trees, scenario.limit)?;
+        cells.extend(found.cells);
+        series.extend(found.series);
+        more = found.tables;
+    }
     Ok(Results {
         manifest: ResultsManifest {
             version: RESULTS_VERSION,
@@ -211,6 +221,7 @@ fn in_pool(
         },
         cells: cells_table(&cells)?,
         series: series_table(&series)?,
+        more,
     })
 }
 

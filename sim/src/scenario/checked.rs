@@ -4,11 +4,10 @@ use super::grid::Grid;
 use super::pool::{self, PoolStudy};
 use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
 use super::serve::{self, ServeStudy};
-use super::{ScenarioError, ScenarioErrorKind};
+use super::{ScenarioError, ScenarioErrorKind, TreeStudy};
 use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
 use crate::policy::exit::entropy::Lens;
 use crate::policy::{PolicyError, RawParams, registry};
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// A checked study.
@@ -30,6 +29,8 @@ pub struct Scenario {
     pub pool: Option<PoolStudy>,
     /// Serving study, if there is one.
     pub serve: Option<ServeStudy>,
+    /// Study of branch trees, if there is one.
+    pub trees: Option<TreeStudy>,
     /// The text that was parsed.
     pub text: String,
 }
@@ -101,26 +102,7 @@ impl PolicyChoice {
 }
 
 /// The unit of θ and ε.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ThetaUnit {
-    /// Nats.
-    #[default]
-    Nats,
-    /// A share of the largest possible entropy, ln V.
-    ShareOfLnVocab,
-}
-
-impl ThetaUnit {
-    /// The word used in tables.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Nats => "nats",
-            Self::ShareOfLnVocab => "share-of-ln-vocab",
-        }
-    }
-}
+pub use crate::policy::exit::Unit as ThetaUnit;
 
 /// Lenses × θ × ε.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,7 +159,12 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
     if raw.source.limit == Some(0) {
         return Err(value("source.limit", "0", "1 or more sequences"));
     }
-    if raw.eviction.is_none() && raw.exit.is_none() && raw.pool.is_none() && raw.serve.is_none() {
+    if raw.eviction.is_none()
+        && raw.exit.is_none()
+        && raw.trees.is_none()
+        && raw.pool.is_none()
+        && raw.serve.is_none()
+    {
         return Err(ScenarioErrorKind::Empty);
     }
     let scenario = Scenario {
@@ -189,6 +176,7 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
         exit: raw.exit.map(exit).transpose()?,
         pool: raw.pool.map(pool::checked).transpose()?,
         serve: raw.serve.map(serve::checked).transpose()?,
+        trees: raw.trees.map(super::trees::checked).transpose()?,
         text: text.to_owned(),
     };
     let cells = scenario.cells_at_most();
@@ -217,7 +205,8 @@ impl Scenario {
             .pool
             .as_ref()
             .map_or(0, |study| product(&[study.policies.len(), study.capacities.len(), self.seeds.len()]));
-        eviction.saturating_add(exit).saturating_add(pool)
+        let trees = self.trees.as_ref().map_or(0, |study| study.cells_at_most(self.seeds.len()));
+        eviction.saturating_add(exit).saturating_add(trees).saturating_add(pool)
     }
 }
 
@@ -286,7 +275,7 @@ fn eviction(raw: RawEviction) -> Result<EvictionStudy, ScenarioErrorKind> {
     for (at, raw) in raw.policies.into_iter().enumerate() {
         let choice = policy(raw, &format!("eviction.policies[{at}]"), &study)?;
         if study.policies.iter().any(|known| known.label == choice.label) {
-            return Err(ScenarioErrorKind::DuplicateLabel { label: choice.label });
+            return Err(ScenarioErrorKind::DuplicateLabel { list: "eviction.policies", label: choice.label });
         }
         study.policies.push(choice);
     }

@@ -50,12 +50,14 @@ pub enum ScenarioErrorKind {
         accepted: String,
     },
     /// Two policies share a label.
-    #[error("eviction.policies: the label `{label}` is used twice; give one of them another `label`")]
+    #[error("{list}: the label `{label}` is used twice; give one of them another `label`")]
     DuplicateLabel {
+        /// The list.
+        list: &'static str,
         /// The label.
         label: String,
     },
     /// There is nothing to do.
-    #[error("none of `eviction`, `exit`, `pool` and `serve` is given: there is nothing to study")]
+    #[error("none of `eviction`, `exit`, `trees`, `pool` and `serve` is given: there is nothing to study")]
     Empty,
 }

@@ -11,6 +11,7 @@ mod plan;
 mod pool;
 mod raw;
 mod serve;
+mod trees;
 
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
 pub use error::{ScenarioError, ScenarioErrorKind};
@@ -19,3 +20,4 @@ pub use nearest::nearest;
 pub use plan::{EvictionPlan, ExitPlan, Plan};
 pub use pool::{PoolChoice, PoolPlan, PoolStudy, StreamChoice};
 pub use serve::{Arm, Claim, DecodeExit, Gate, Measure, ProblemSizes, ServeStudy, Span};
+pub use trees::{TreeChoice, TreePlan, TreeStudy};

@@ -1,6 +1,6 @@
 //! From a study to its cells.
 
-use super::{Scenario, ThetaUnit};
+use super::{Scenario, ThetaUnit, TreePlan};
 use crate::policy::PolicyError;
 use crate::policy::compose::Stack;
 use crate::policy::exit::entropy::{self, Lens};
@@ -12,6 +12,8 @@ pub struct Plan {
     pub eviction: Vec<EvictionPlan>,
     /// Exit cells.
     pub exit: Vec<ExitPlan>,
+    /// Cells over branch trees.
+    pub trees: Vec<TreePlan>,
 }
 
 /// One stack under one budget and seed. A combination that cannot work is a cell too: it is skipped with its reason.
@@ -46,7 +48,7 @@ impl Plan {
     /// Number of cells.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.eviction.len() + self.exit.len()
+        self.eviction.len() + self.exit.len() + self.trees.len()
     }
 
     /// Whether there is no cell.
@@ -62,7 +64,8 @@ impl Scenario {
     /// A stack without draws gets one cell a budget whatever the seeds; one to which budgets make no difference gets a single cell.
     #[must_use]
     pub fn plan(&self, vocab: u32) -> Plan {
-        Plan { eviction: self.eviction_cells(), exit: self.exit_cells(vocab) }
+        let trees = self.trees.as_ref().map_or_else(Vec::new, |study| study.cells(&self.seeds));
+        Plan { eviction: self.eviction_cells(), exit: self.exit_cells(vocab), trees }
     }
 
     fn eviction_cells(&self) -> Vec<EvictionPlan> {
@@ -111,10 +114,7 @@ impl Scenario {
         let Some(study) = &self.exit else {
             return Vec::new();
         };
-        let nats = match study.unit {
-            ThetaUnit::Nats => 1.0,
-            ThetaUnit::ShareOfLnVocab => crate::num::ln(f64::from(vocab)),
-        };
+        let nats = study.unit.nats(vocab);
         let mut cells = Vec::new();
         for &lens in &study.lenses {
             for &epsilon in &study.epsilon {
@@ -125,6 +125,7 @@ impl Scenario {
                         min_layer: study.min_layer,
                         patience: study.patience,
                         lens,
+                        unit: ThetaUnit::Nats,
                     };
                     cells.push(ExitPlan { lens, theta, epsilon, unit: study.unit, params });
                 }

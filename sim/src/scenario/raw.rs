@@ -8,7 +8,11 @@ use crate::policy::RawParams;
 use crate::policy::compose::{Granularity, KeepOrder, Part, Places};
 use crate::policy::exit::entropy::Lens;
 use crate::serve::Arrivals;
+use crate::steps::Axis;
+use crate::trees::DecodeExit;
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::fmt;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +27,7 @@ pub(super) struct RawScenario {
     pub(super) exit: Option<RawExit>,
     pub(super) pool: Option<RawPool>,
     pub(super) serve: Option<RawServe>,
+    pub(super) trees: Option<RawTrees>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,6 +148,16 @@ pub(super) struct RawPool {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct RawTrees {
+    pub(super) stacks: Vec<RawTreeStack>,
+    #[serde(default = "all_axes")]
+    pub(super) steps: Vec<Axis>,
+    #[serde(default = "default_per_problem")]
+    pub(super) per_problem: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RawPoolPolicy {
     #[serde(rename = "use")]
     pub(super) id: String,
@@ -166,6 +181,62 @@ pub(super) struct RawServe {
 
 fn default_in_flight() -> u32 {
     1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTreeStack {
+    pub(super) label: String,
+    #[serde(default)]
+    pub(super) share: Option<RawPart>,
+    #[serde(default)]
+    pub(super) verify: Option<RawPart>,
+    #[serde(default)]
+    pub(super) exit: Option<RawPart>,
+    #[serde(default)]
+    pub(super) winner: Option<RawPart>,
+    #[serde(default)]
+    pub(super) decode_exit: Option<DecodeExit>,
+    #[serde(default)]
+    pub(super) sweep: RawSweep,
+}
+
+/// Parameters to sweep, by `family.parameter`, in the order of the file.
+#[derive(Debug, Default)]
+pub(super) struct RawSweep(pub(super) Vec<(String, Grid)>);
+
+impl<'de> Deserialize<'de> for RawSweep {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(SweepVisitor)
+    }
+}
+
+struct SweepVisitor;
+
+impl<'de> Visitor<'de> for SweepVisitor {
+    type Value = RawSweep;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map from `family.parameter` to the values to sweep, e.g. `share.tau: [0.8, 0.9]`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawSweep, A::Error> {
+        let mut sweep: Vec<(String, Grid)> = Vec::new();
+        while let Some((key, grid)) = map.next_entry::<String, Grid>()? {
+            if sweep.iter().any(|(known, _)| *known == key) {
+                return Err(de::Error::custom(format!("duplicate entry with key {key:?}")));
+            }
+            sweep.push((key, grid));
+        }
+        Ok(RawSweep(sweep))
+    }
+}
+
+fn all_axes() -> Vec<Axis> {
+    Axis::ALL.to_vec()
+}
+fn default_per_problem() -> bool {
+    true
 }
 fn default_seeds() -> Grid {
     Grid::of(&[0.0])

@@ -1,9 +1,8 @@
 //! Run every layer. Needs: nothing. Cost: none.
 
-use super::Exit;
+use super::{Exit, ExitView};
 use crate::policy::doc::{defaults, params};
 use crate::policy::{Entry, Family, Needs, PolicySpec, Randomness};
-use crate::trace::LensRow;
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -37,8 +36,8 @@ impl Exit for Never {
         &SPEC
     }
 
-    fn layers_run(&self, rows: &[LensRow]) -> u16 {
-        u16::try_from(rows.len()).unwrap_or(u16::MAX)
+    fn layers_run(&self, view: &ExitView<'_>) -> u16 {
+        u16::try_from(view.layers.len()).unwrap_or(u16::MAX)
     }
 
     fn params(&self) -> serde_json::Value {

@@ -1,0 +1,54 @@
+//! No problem is verified: the bound of skipping. Needs: nothing. Cost: none.
+
+use super::{Verify, VerifyView};
+use crate::policy::doc::{as_json, defaults, params};
+use crate::policy::{Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
+
+/// Identity and capabilities.
+pub const SPEC: PolicySpec = PolicySpec {
+    id: "never",
+    family: Family::Verify,
+    summary: "no problem is verified",
+    citation: "-",
+    needs: Needs::NONE,
+    randomness: Randomness::Deterministic,
+    laws: &[],
+};
+
+/// Registry line.
+pub const ENTRY: Entry<dyn Verify> = Entry {
+    spec: &SPEC,
+    build: |raw| Ok(Box::new(Never::checked(raw.parse(SPEC.id)?)?)),
+    defaults: defaults::<Params>,
+    docs: Params::DOCS,
+};
+
+params! {}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Never {
+    params: Params,
+}
+
+impl Never {
+    /// # Errors
+    /// When a parameter is out of range.
+    pub fn checked(params: Params) -> Result<Self, PolicyError> {
+        Ok(Self { params })
+    }
+}
+
+impl Verify for Never {
+    fn spec(&self) -> &'static PolicySpec {
+        &SPEC
+    }
+
+    fn skips(&self, _view: &VerifyView<'_>) -> Result<bool, PolicyError> {
+        Ok(true)
+    }
+
+    fn params(&self) -> serde_json::Value {
+        as_json(&self.params)
+    }
+}
