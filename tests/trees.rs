@@ -37,7 +37,8 @@ fn some_trees(seed: u64) -> Vec<TreeFacts> {
         generated: 6,
         sigma_noise: 0.08,
         prefix_tokens: 40,
-        gap: 0.15,
+        gap: 0.1,
+        accuracy: 0.4,
         ..BranchParams::default()
     };
     trees(7, seed, params)

@@ -3,6 +3,8 @@
 //! `cargo bench -p kvlab-sim --bench steps`; with `-- DIR` the facts are written to `DIR` too, for the NumPy twin
 //! `tools/bench/steps_numpy.py DIR`. Prints wall times of single runs; asserts equal counts, nothing about time.
 
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+
 use kvlab_sim::policy::compose::Part;
 use kvlab_sim::steps::{Axis, Counts, Setting, StepTable};
 use kvlab_sim::trace::synth::{BranchParams, SyntheticBranches};

@@ -9,7 +9,7 @@ use kvlab_executor::{
     setup::SetupOptions,
     workload::chain::LEVELS,
 };
-use kvlab_sim::policy::{RawParams, compose::Part};
+use kvlab_sim::policy::{RawParams, compose::Part, share::asks};
 use kvlab_sim::trace::{Leftover, Prefix, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
 
 use kvlab_sim::trees::{TreeFacts, TreeModel, TreeParts, TreeStack, replay_problem};
@@ -149,22 +149,31 @@ fn a_replay_decides_what_the_live_pipeline_does() {
         kind: kind.to_owned(),
         params: RawParams::from_params(&params).unwrap(),
     };
+    // τ in the middle of the widest gap among the middle similarities: some share, none is near the border.
+    let mut sigmas: Vec<f64> = (facts.iter())
+        .flat_map(|facts| facts.leaves.iter().map(|&at| &facts.problem.branches[at].similarity))
+        .map(|similarity| asks::Params::default().sigma(similarity).unwrap())
+        .collect();
+    sigmas.sort_by(f64::total_cmp);
+    let middle = &sigmas[sigmas.len() / 4..sigmas.len() * 3 / 4];
+    let widest = middle.windows(2).max_by(|a, b| (a[1] - a[0]).total_cmp(&(b[1] - b[0]))).unwrap();
+    assert!(widest[1] - widest[0] > 1e-5, "{sigmas:?}");
+    let tau = f64::midpoint(widest[0], widest[1]);
     let (mut shared, mut skipped, mut early, mut winners) = (0, 0, 0, std::collections::BTreeSet::new());
     for (tau, verify, exit) in [
-        // τ, τ_conf and θ lie between observed values of these problems, far from all of them.
         (
-            0.9,
+            tau,
             part("cgee", json!({ "tau_conf": 0.9, "margin": 0.02, "rule": "a" })),
             part("entropy", json!({ "theta": 1.0, "epsilon": 1.0, "min_layer": 1 })),
         ),
         (
-            0.97,
+            tau,
             part("always", json!({})),
             part("entropy", json!({ "theta": 2.0, "epsilon": 4.0, "min_layer": 0, "lens": "raw" })),
         ),
         (0.0, part("majority", json!({ "share": 0.7 })), part("fixed", json!({ "share": 0.5 }))),
         (1.1, part("never", json!({})), part("never", json!({}))),
-        (0.9, part("always", json!({})), part("two-way-margin", json!({ "margin": 0.5, "stable": 2 }))),
+        (tau, part("always", json!({})), part("two-way-margin", json!({ "margin": 0.5, "stable": 2 }))),
     ] {
         let stack = TreeStack::build(&TreeParts {
             share: part("asks", json!({ "tau": tau })),

@@ -71,7 +71,7 @@ fn exits_are_those_of_both_implementations_in_the_notebook() {
                 let exit = (entry.build)(&RawParams::from_params(&given).unwrap()).unwrap();
                 assert_eq!(exit.lens(), Lens::Raw);
                 let run = exit.layers_run(&ExitView::of(&facts, 49_152));
-                assert_eq!(f64::from(run - 1), row[2], "{key} {row:?}");
+                assert_eq!(run - 1, row[2] as u16, "{key} {row:?}");
                 seen += 1;
                 layers.insert(run);
             }

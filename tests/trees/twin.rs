@@ -69,7 +69,7 @@ fn the_cases_of_the_twin_share_skip_and_exit_in_part() {
         tau: 0.8,
         tau_conf: 0.7,
         margin: 0.06,
-        theta: 0.7,
+        theta: 0.65,
         epsilon: 0.3,
         min_layer: 1,
         patience: 1,

@@ -141,9 +141,11 @@ pub const PROBLEM_COLUMNS: &[(&str, &str, &str)] = &[
     ("full_correct", "bool", "whether that is expected"),
 ];
 
+/// Columns of a table: name, kind (`text`, `int`, `real` or `bool`) and meaning.
+pub type Columns = &'static [(&'static str, &'static str, &'static str)];
+
 /// Tables that only some studies write, with their columns.
-pub const MORE_TABLES: &[(&str, &[(&str, &str, &str)])] =
-    &[("problems", PROBLEM_COLUMNS), ("steps", STEP_COLUMNS)];
+pub const MORE_TABLES: &[(&str, Columns)] = &[("problems", PROBLEM_COLUMNS), ("steps", STEP_COLUMNS)];
 
 /// Columns of `series`, with kind and meaning.
 pub const SERIES_COLUMNS: &[(&str, &str, &str)] = &[

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 /// `confidence` and leads the second by `relative_lead` of itself, every branch stops. Code: AnirudhSekar/RKSC `rksc.ipynb`; in neither the paper's
 /// abstract nor its text. Branches that ended earlier keep the mean of their own steps, where the code goes on stepping them.
 ///
-/// The stop and the steps saved are exact. What a cut branch would have answered, and what the verifier would say of it, was not
-/// recorded: see [`Cut`].
+/// The stop and the steps saved are exact. What a cut branch would have answered is known when its whole answer had been written; what
+/// the verifier would say of a cut text was not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DecodeExit {
