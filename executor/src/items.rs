@@ -198,7 +198,7 @@ fn grade_retrieval(text: &str, expected: &str) -> Graded {
 
 /// About eleven tokens a statement, the answer, and room.
 pub(crate) fn chain_new_tokens(level: Level) -> u32 {
-    16 * level.statements_max + 32
+    9 * level.statements_max + 32
 }
 
 /// Grades by the digit after the first `answer` and a name.

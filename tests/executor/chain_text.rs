@@ -274,13 +274,13 @@ fn lengths_span_what_is_documented() {
         let most = |part: usize| lengths.iter().map(|length| length[part]).max().unwrap();
         let mean = |part: usize| lengths.iter().map(|length| length[part]).sum::<usize>() / lengths.len();
         // The longest text and its verdict fit the embedded model's context.
-        assert!(most(0) + most(1) + 2 <= 1024, "{}: {} + {}", level.id, most(0), most(1));
+        assert!(most(0) + most(1) + 2 <= 1280, "{}: {} + {}", level.id, most(0), most(1));
         of_level.push([mean(0), mean(1)]);
     }
     assert!(of_level.is_sorted(), "levels grow: {of_level:?}");
     let [first, last] = [of_level[0], of_level[LEVELS.len() - 1]];
     assert!((40..80).contains(&first[0]) && (60..80).contains(&first[1]), "{first:?}");
-    assert!((210..300).contains(&last[0]) && (300..370).contains(&last[1]), "{last:?}");
+    assert!((360..570).contains(&last[0]) && (540..620).contains(&last[1]), "{last:?}");
 }
 
 /// Every level with every wording, hint and flaw: the first bytes of a digest, and the answers.
@@ -310,11 +310,12 @@ fn texts_did_not_move() {
         lines.push(format!("{} {answers} {digest}", level.id));
     }
     let pinned = [
-        "easy 952 4a71c6dc8e61",
-        "light 734 3082b54ff96b",
-        "default 096 39353b3c479b",
-        "hard 140 53f80bbb7824",
-        "extreme 496 1c78838eb69f",
+        "easy 172 a43c4c97b712",
+        "light 357 e85b47e2fafa",
+        "default 097 65907dbedff2",
+        "hard 845 d8151ca6ab6e",
+        "extreme 014 85216d84330b",
+        "marathon 966 7b443eb88d38",
     ];
     assert_eq!(lines, pinned);
 }

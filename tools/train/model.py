@@ -12,14 +12,14 @@ from torch import nn
 
 @dataclass
 class Config:
-    vocab_size: int = 112
+    vocab_size: int = 136
     hidden_size: int = 128
     intermediate_size: int = 320
     num_hidden_layers: int = 6
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 32
-    rope_theta: float = 100000.0
+    rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 1280
 

@@ -30,13 +30,14 @@ stage() {
     touch "$work/$1.done"
     echo "== $(date -u +%H:%M:%S) done $1"
 }
-common=(--seed 1 --compile 1 --tokens 4096 --low 5 --high 25 --long 8 --long-max 48 --save-minutes 4)
+common=(--seed 1 --compile 1 --tokens 4096 --low 5 --high 25 --long 8 --long-max 70 --save-minutes 4)
 
 # 1. Solve: six layers, from the lookup start.
-stage solve train.py "${common[@]}" --out "$work/solve" --recall 6 --judge 16 --check 0 --steps "$(scaled 1300)"
+stage solve train.py "${common[@]}" --out "$work/solve" --recall 6 --judge 16 --check 0 \
+    --name-first 0.6 --steps "$(scaled 1700)"
 # 2. A judge will compare each token with what was predicted: both are to be found before the last layer.
 stage carry train.py "${common[@]}" --out "$work/carry" --resume "$work/solve/checkpoint.pt" --recall 0 --judge 20 --check 20 \
-    --carry 0.3 --lr 0.014 --adam-lr 0.002 --steps "$(scaled 250)"
+    --carry 0.3 --name-first 0.6 --lr 0.014 --adam-lr 0.002 --steps "$(scaled 250)"
 # 3. Two more layers, one of them fitted to compare what was predicted with what stands there.
 stage grow grow.py --checkpoint "$work/carry/checkpoint.pt" --out "$work/grown"
 # 4. Learn to see single flaws.
@@ -48,12 +49,12 @@ stage gather gather.py --checkpoint "$work/check/checkpoint.pt" --out "$work/gat
 stage own own.py --checkpoint "$work/gathered/checkpoint.pt" --out "$work/own.records" --count "$(scaled 150)"
 # 7. Everything but `check`, whose targets (this token only) contradict the verdict so far.
 stage all train.py "${common[@]}" --out "$work/all" --resume "$work/gathered/checkpoint.pt" --recall 0 --judge 30 --check 0 \
-    --gathered 1 --extra "$work/own.records" --lr 0.003 --adam-lr 0.0004 --decay-steps "$(scaled 950)" --steps "$(scaled 422)"
+    --gathered 1 --extra "$work/own.records" --name-first 0.6 --lr 0.003 --adam-lr 0.0004 --decay-steps "$(scaled 950)" --steps "$(scaled 422)"
 # 8. The same, with more of the wordings in which the expression comes before the name; twice, learning rate to zero.
 stage last train.py "${common[@]}" --out "$work/last" --resume "$work/all/checkpoint.pt" --recall 0 --judge 26 --check 0 \
-    --gathered 1 --extra "$work/own.records" --name-first 0.35 --lr 0.005 --adam-lr 0.0006 --decay-steps "$(scaled 650)"
+    --gathered 1 --extra "$work/own.records" --name-first 0.35 --lr 0.005 --adam-lr 0.0006 --decay-steps "$(scaled 900)"
 stage final train.py "${common[@]}" --out "$work/final" --resume "$work/last/checkpoint.pt" --recall 0 --judge 26 --check 0 \
-    --gathered 1 --extra "$work/own.records" --name-first 0.3 --lr 0.007 --adam-lr 0.0009 --decay-steps "$(scaled 600)"
+    --gathered 1 --extra "$work/own.records" --name-first 0.3 --lr 0.007 --adam-lr 0.0009 --decay-steps "$(scaled 800)"
 stage export export.py --checkpoint "$work/final/checkpoint.pt" --out "$out" --check 1
-stage evaluate evaluate.py --checkpoint "$work/final/checkpoint.pt" --levels easy,light,default,hard,extreme \
+stage evaluate evaluate.py --checkpoint "$work/final/checkpoint.pt" --levels easy,light,default,hard,extreme,marathon \
     --count "$(scaled 200)" --own 1

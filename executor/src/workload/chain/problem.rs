@@ -3,12 +3,12 @@
 use super::draw::Draw;
 use super::level::Level;
 
-/// A variable: index into the 52 letters `a..z`, `A..Z`.
+/// A variable: index into the 76 letters `a..z`, `A..Z`, `α..ω`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(pub(super) u8);
 
 /// How many different names there are.
-pub(super) const NAMES: u8 = 52;
+pub(super) const NAMES: u8 = 76;
 
 /// A value, `0..=9`.
 pub type Digit = u8;
@@ -137,7 +137,7 @@ impl ProblemId {
     }
 }
 
-/// The value of each name, 0 for names that are not defined. `[name]`, length 52.
+/// The value of each name, 0 for names that are not defined. `[name]`, length 76.
 pub(super) fn values(statements: &[Statement]) -> [Digit; NAMES as usize] {
     let mut values = [0; NAMES as usize];
     for statement in statements {
@@ -212,16 +212,16 @@ fn draw_question(draw: &mut Draw, statements: &[Statement]) -> Name {
 }
 
 /// The variables that `name` depends on, itself included, one bit per name.
-pub(super) fn ancestors(statements: &[Statement], name: Name) -> u64 {
-    let mut needed = 1u64 << name.0;
+pub(super) fn ancestors(statements: &[Statement], name: Name) -> u128 {
+    let mut needed = 1_u128 << name.0;
     for statement in statements.iter().rev() {
-        if needed & (1 << statement.target.0) == 0 {
+        if needed & (1_u128 << statement.target.0) == 0 {
             continue;
         }
         if let Expression::Binary { left, right, .. } = statement.expression {
-            needed |= 1 << left.0;
+            needed |= 1_u128 << left.0;
             if let Operand::Variable(right) = right {
-                needed |= 1 << right.0;
+                needed |= 1_u128 << right.0;
             }
         }
     }

@@ -83,7 +83,7 @@ impl Problem {
     /// The flaw at a random statement; `None` if the answer does not need that statement or stays right.
     fn flawed_at_random(&self, flaw: Flaw, statements: &[Statement], draw: &mut Draw) -> Option<String> {
         let position = draw.index(statements.len());
-        if ancestors(&self.statements, self.question) & (1 << statements[position].target.0) == 0 {
+        if ancestors(&self.statements, self.question) & (1_u128 << statements[position].target.0) == 0 {
             return None;
         }
         let (text, answer) = Writer::new(flaw, position).write(statements, self.question, draw);

@@ -28,13 +28,13 @@ fn generator_did_not_move() {
     let easy = problem(1, LEVELS[0], 0);
     assert_eq!(
         easy.prompt(Wording::Let, HINTS[1]),
-        "solve : let J = 1 ; let z = 9 ; let C = z + 5 ; let P = 0 ; let v = J - z ; let Z = z + 7 ; \
-         let M = z - C ; let h = M - P ; find v ? think step by step . work :"
+        "solve : let T = 9 ; let v = 5 ; let χ = T + 2 ; let δ = T - v ; let m = χ - v ; let E = 7 ; \
+         let L = v + δ ; let θ = T + 9 ; find L ? think step by step . work :"
     );
     assert_eq!(
         easy.solution(Wording::Let),
-        "J 1 ; z 9 ; C : z 9 + 5 = C 4 ; P 0 ; v : J 1 - z 9 = v 2 ; Z : z 9 + 7 = Z 6 ; \
-         M : z 9 - C 4 = M 5 ; h : M 5 - P 0 = h 5 ; answer v 2 ."
+        "T 9 ; v 5 ; χ : T 9 + 2 = χ 1 ; δ : T 9 - v 5 = δ 4 ; m : χ 1 - v 5 = m 6 ; E 7 ; \
+         L : v 5 + δ 4 = L 9 ; θ : T 9 + 9 = θ 8 ; answer L 9 ."
     );
 }
 
@@ -85,9 +85,28 @@ fn lengths_of_the_default_level_are_as_documented() {
         for wording in WORDINGS {
             let prompt = encode(&problem.prompt(wording, HINTS[1])).unwrap().len();
             let chain = encode(&problem.solution(wording)).unwrap().len();
-            // Measured 89..=150 and 130..=150 for 200 problems, plus up to 5 tokens of hint.
+            // Measured 89..=150 and 131..=150 for 200 problems, plus up to 5 tokens of hint.
             assert!((80..=170).contains(&prompt) && (115..=165).contains(&chain), "{prompt} {chain}");
         }
+    }
+}
+
+#[test]
+fn every_level_fits_into_the_context_of_the_model() {
+    for level in LEVELS {
+        let (mut longest_prompt, mut longest_chain) = (0, 0);
+        for index in 0..60 {
+            let problem = problem(3, level, index);
+            for wording in WORDINGS {
+                longest_prompt =
+                    longest_prompt.max(encode(&problem.prompt(wording, HINTS[1])).unwrap().len());
+                longest_chain = longest_chain.max(encode(&problem.solution(wording)).unwrap().len() + 1);
+            }
+        }
+        let new_tokens = crate::items::chain_new_tokens(level) as usize;
+        assert!(longest_chain <= new_tokens, "{}: {longest_chain} of {new_tokens}", level.id);
+        // `max_position_embeddings` of the embedded model; a shown solution is prompt and chain and a few words.
+        assert!(longest_prompt + new_tokens <= 1280, "{}: {longest_prompt} + {new_tokens}", level.id);
     }
 }
 
@@ -109,7 +128,7 @@ fn verdicts_are_read_from_the_first_word() {
 fn a_judged_record_says_no_from_the_deviation_on() {
     let problem = problem(1, LEVELS[0], 0);
     let right = problem.solution(Wording::Let);
-    let flawed = right.replace("answer v 2 .", "answer v 3 .");
+    let flawed = right.replace("answer L 9 .", "answer L 3 .");
     let record = judged_record(&problem, Wording::Let, &flawed).unwrap();
     let no = token_id("no").unwrap();
     let yes = token_id("yes").unwrap();
@@ -125,8 +144,8 @@ fn a_judged_record_says_no_from_the_deviation_on() {
 #[test]
 fn a_deviation_that_keeps_the_answer_has_no_label() {
     let problem = problem(1, LEVELS[0], 0);
-    // `h` is not needed for `v`.
-    let flawed = problem.solution(Wording::Let).replace("h 5 ;", "h 6 ;");
+    // `m` is not needed for `L`.
+    let flawed = problem.solution(Wording::Let).replace("m 6 ;", "m 5 ;");
     assert_eq!(judged_record(&problem, Wording::Let, &flawed), None);
 }
 
@@ -139,7 +158,7 @@ fn training_records_fit_and_have_losses() {
         statements_min: 5,
         statements_max: 24,
         long_percent: 10,
-        long_max: 50,
+        long_max: 70,
     };
     for index in 0..200 {
         let record = training_record(1, mixture, index);

@@ -8,7 +8,7 @@ use super::problem::Name;
 pub const END_TOKEN: &str = "<eos>";
 
 /// All tokens; the position is the token id. The first two are special.
-pub const TOKENS: [&str; 108] = [
+pub const TOKENS: [&str; 132] = [
     "<pad>",
     "<eos>", //
     "0",
@@ -73,6 +73,30 @@ pub const TOKENS: [&str; 108] = [
     "X",
     "Y",
     "Z", //
+    "α",
+    "β",
+    "γ",
+    "δ",
+    "ε",
+    "ζ",
+    "η",
+    "θ",
+    "ι",
+    "κ",
+    "λ",
+    "μ",
+    "ν",
+    "ξ",
+    "ο",
+    "π",
+    "ρ",
+    "σ",
+    "τ",
+    "υ",
+    "φ",
+    "χ",
+    "ψ",
+    "ω", //
     "+",
     "-",
     "*",
