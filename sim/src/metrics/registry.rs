@@ -236,7 +236,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Lower,
         evidence: Evidence::Decision,
         scope: Scope::CellRate,
-        doc: "numerator: (decode position, layer) pairs that were skipped and whose keys and values later positions need; denominator: decode positions with lens facts times layers. What becomes of them is the hole policy's choice: copied from the exit state (copy-state), computed after all (recompute), or never there (forbid, verify-only)",
+        doc: "numerator: (decode position, layer) pairs that were left out although a later position of the sequence runs that layer and would attend to their keys and values; denominator: decode positions with lens facts times layers. A verification is not continued and has none; decoding copies a state into them or computes them after all",
     },
     Metric {
         id: "lens_entropy_nats",
@@ -281,7 +281,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Higher,
         evidence: Evidence::Decision,
         scope: Scope::CellRate,
-        doc: "numerator: layers skipped minus layers recomputed for later positions; denominator: decode positions with lens facts times layers",
+        doc: "numerator: layers skipped minus those that must run after all when holes are computed again, or when exits that would leave holes are forbidden in hindsight; denominator: decode positions with lens facts times layers. Where holes stay, or a state is copied into them, skip_rate holds",
     },
     Metric {
         id: "next_token_kl",

@@ -33,6 +33,18 @@ impl ExitOutcome {
         self.positions() * u64::from(self.layers) - self.run()
     }
 
+    /// Pairs of a position and a layer it left out although a later position of the sequence runs that layer and would attend
+    /// to what is not there.
+    #[must_use]
+    pub fn holes(&self) -> u64 {
+        let deepest_after = self.layers_run.iter().rev().scan(0, |deepest, &run| {
+            let holes = u64::from((*deepest).max(run) - run);
+            *deepest = (*deepest).max(run);
+            Some(holes)
+        });
+        deepest_after.sum()
+    }
+
     /// Positions that stop before the last layer.
     #[must_use]
     pub fn exited(&self) -> u64 {
@@ -59,4 +71,31 @@ pub fn replay_exit(exit: &dyn Exit, rows: &[LensRow], layers: u16, vocab: u32) -
         outcome.agreeing += u64::from(position[usize::from(run) - 1].agrees_with_last);
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ExitOutcome;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_what_a_later_position_needs_is_a_hole() {
+        let holes = |runs: &[u16]| ExitOutcome { layers_run: runs.to_vec(), agreeing: 0, layers: 4 }.holes();
+        assert_eq!(holes(&[]), 0);
+        assert_eq!(holes(&[4, 4, 1]), 0);
+        assert_eq!(holes(&[1, 4]), 3);
+        assert_eq!(holes(&[2, 1, 3, 1]), 1 + 2);
+    }
+
+    proptest! {
+        #[test]
+        fn holes_are_counted_as_by_looking_at_every_pair(runs in prop::collection::vec(1..7_u16, 0..20)) {
+            let naive: usize = (0..runs.len())
+                .map(|at| (runs[at]..6).filter(|&layer| runs[at + 1..].iter().any(|&run| run > layer)).count())
+                .sum();
+            let outcome = ExitOutcome { layers_run: runs, agreeing: 0, layers: 6 };
+            prop_assert_eq!(outcome.holes(), naive as u64);
+            prop_assert!(outcome.holes() <= outcome.skipped());
+        }
+    }
 }

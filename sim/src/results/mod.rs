@@ -75,11 +75,6 @@ pub const MORE_CELL_KEYS: &[(&str, &str, &str)] = &[
     ("tau", "real", "smallest similarity at which a branch shares"),
     ("tau_conf", "real", "smallest confidence of the surest branch at a skip of verification"),
     ("margin", "real", "smallest lead of the surest branch at a skip of verification"),
-    (
-        "hole_policy",
-        "text",
-        "what becomes of keys and values above an exit: verify-only, copy-state, recompute or forbid",
-    ),
 ];
 
 /// Columns of `steps`, the exact step functions of thresholds, with kind and meaning.

@@ -96,6 +96,8 @@ fn metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[ExitOutcome]) {
         row.rate(metric, context.bootstrap.ratio(&floats), num, den);
     };
     rate("skip_rate", ExitOutcome::skipped, layers);
+    rate("net_skip_rate", |o| o.skipped() - o.holes(), layers);
+    rate("kv_hole_rate", ExitOutcome::holes, layers);
     rate("exit_rate", ExitOutcome::exited, 1);
     rate("exit_agreement", |o| o.agreeing, 1);
     let means: Vec<Option<f64>> =
