@@ -1,0 +1,147 @@
+//! What recording costs beside the same loop without taps, and what an early exit saves, in one interleaved run.
+//!
+//! `cargo bench -p kvlab-executor` on the embedded model, or `cargo bench -p kvlab-executor -- MODEL [TOKENS]` with a GGUF file
+//! or a folder. Prints the least time of interleaved rounds and ratios of them; asserts nothing about time.
+
+use kvlab_executor::setup::{SetupOptions, ensure_library};
+use kvlab_executor::{
+    Flow, LoadOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, ProviderChoice, Quiet,
+    RecordItem, RecordPlan, Taps, embedded_model, record,
+};
+use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::time::Instant;
+
+const ROUNDS: usize = 7;
+const PROMPT: u32 = 96;
+
+/// What is kept of a run.
+struct Kept {
+    name: &'static str,
+    fields: Option<StoredFields>,
+}
+
+const NOTHING: StoredFields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 8 };
+const KINDS: [Kept; 4] = [
+    Kept { name: "decoding alone, nothing written", fields: None },
+    Kept {
+        name: "facts: lens at every generated position",
+        fields: Some(StoredFields { lens: true, ..NOTHING }),
+    },
+    Kept {
+        name: "queries, keys and values in f32",
+        fields: Some(StoredFields { attention: Some(Dtype::F32), ..NOTHING }),
+    },
+    Kept { name: "both", fields: Some(StoredFields { lens: true, attention: Some(Dtype::F32), ..NOTHING }) },
+];
+
+fn plan(fields: StoredFields, new: u32) -> RecordPlan {
+    RecordPlan {
+        open_loop: OpenLoop {
+            chunk: NonZeroUsize::new(256).expect("256 is not 0"),
+            max_new_tokens: new,
+            fields,
+            prompt_lens: PromptLens::Last,
+        },
+        tool: ToolInfo { name: "bench".to_owned(), version: "0".to_owned(), revision: None },
+        workload: WorkloadInfo { name: "bench".to_owned(), seed: 0, file_sha256: None },
+        seed: 0,
+        grader: None,
+        weights: PlannedWeights::default(),
+        max_bytes: None,
+    }
+}
+
+fn prompt(model: &Model) -> Vec<u32> {
+    let vocab = u32::try_from(model.config().vocab).unwrap_or(u32::MAX);
+    // No end token among the first ids of the models at hand: ids from a third of the vocabulary on.
+    (0..PROMPT).map(|i| vocab / 3 + (i * 7919) % (vocab / 2)).collect()
+}
+
+/// Seconds of one run.
+fn run(model: &mut Model, kept: &Kept, new: u32, folder: &Path) -> f64 {
+    let tokens = prompt(model);
+    let Some(fields) = kept.fields else {
+        let begin = Instant::now();
+        let mut decoder = model.decoder().expect("a decoder");
+        let mut pass = decoder.forward(&tokens, Taps::NONE).expect("a pass");
+        for step in 0..new {
+            decoder.last_logits(&pass).expect("logits");
+            // The token does not matter for the time; ends of texts would.
+            pass = decoder.forward(&[tokens[(step % PROMPT) as usize]], Taps::NONE).expect("a pass");
+        }
+        return begin.elapsed().as_secs_f64();
+    };
+    let item = RecordItem {
+        item: "bench".to_owned(),
+        prompt: PromptForm::Tokens(tokens),
+        stops: Vec::new(),
+        expected_answer: None,
+    };
+    let begin = Instant::now();
+    record(model, &[item], &plan(fields, new), &folder.join("trace"), Leftover::Discard, &Quiet)
+        .expect("a trace");
+    let seconds = begin.elapsed().as_secs_f64();
+    std::fs::remove_dir_all(folder.join("trace")).expect("the trace is there");
+    seconds
+}
+
+/// Seconds of a pass over the prompt that stops after `layers` layers.
+fn pass(model: &mut Model, layers: usize) -> f64 {
+    let tokens = prompt(model);
+    let mut decoder = model.decoder().expect("a decoder");
+    let begin = Instant::now();
+    decoder
+        .forward_gated(&tokens, Taps::NONE, &mut |done| {
+            Ok(if done.layer + 1 == layers { Flow::Stop } else { Flow::Continue })
+        })
+        .expect("a pass");
+    begin.elapsed().as_secs_f64()
+}
+
+fn least(seconds: &[f64]) -> f64 {
+    seconds.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[expect(clippy::print_stdout, reason = "a bench prints its figures")]
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let setup = SetupOptions::from_env();
+    let library = ensure_library(&setup, &Quiet).expect("the runtime");
+    let path = words.first().map_or_else(|| embedded_model(&setup).expect("the model"), Into::into);
+    let new: u32 = words.get(1).map_or(64, |word| word.parse().expect("a number of tokens"));
+    let options = LoadOptions { provider: ProviderChoice::Cpu, ..LoadOptions::new(library) };
+    let mut model = Model::load(&path, &options, &Quiet).expect("the model loads");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut times, mut once) = (vec![Vec::new(); KINDS.len()], vec![Vec::new(); KINDS.len()]);
+    let layers = model.config().layers;
+    let depths = [layers, layers / 2];
+    let mut passes = vec![Vec::new(); depths.len()];
+    for _ in 0..ROUNDS {
+        for (kept, (times, once)) in KINDS.iter().zip(times.iter_mut().zip(&mut once)) {
+            times.push(run(&mut model, kept, new, folder.path()));
+            once.push(run(&mut model, kept, 0, folder.path()));
+        }
+        for (depth, passes) in depths.iter().zip(&mut passes) {
+            passes.push(pass(&mut model, *depth));
+        }
+    }
+    println!("{}: {PROMPT} prompt tokens and {new} new ones, least of {ROUNDS} rounds", model.name());
+    // Header, digests and prompt are paid once a recording, whatever its length.
+    let decoding: Vec<f64> = times.iter().zip(&once).map(|(all, once)| least(all) - least(once)).collect();
+    let base = decoding[0];
+    for ((kept, decoding), once) in KINDS.iter().zip(&decoding).zip(&once) {
+        let (ms, once) = (1e3 * decoding, 1e3 * least(once));
+        println!("{:42} {ms:9.1} ms  {:.2} x  (and {once:.1} ms once)", kept.name, decoding / base);
+    }
+    println!("a pass over {PROMPT} tokens, head not counted");
+    for (depth, passes) in depths.iter().zip(&passes) {
+        println!(
+            "{:42} {:9.1} ms  {:.2} x",
+            format!("{depth} of {layers} layers"),
+            1e3 * least(passes),
+            least(&passes[0]) / least(passes)
+        );
+    }
+}
