@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 
 use kvlab_sim::policy::compose::Part;
-use kvlab_sim::steps::{Axis, Counts, Setting, StepTable};
+use kvlab_sim::steps::{Axis, Counts, Grid, Setting, StepTable};
 use kvlab_sim::trace::synth::{BranchParams, SyntheticBranches};
 use kvlab_sim::trace::{Outcome, Prefix, TraceSource};
 use kvlab_sim::trees::{TreeFacts, TreeModel, TreeParts, TreeStack, full_pipeline, replay_problem};
@@ -51,10 +51,17 @@ fn setting(shares: [f64; 5]) -> Setting {
     }
 }
 
-fn grid() -> Vec<Setting> {
-    let share =
-        |index: u32, power: u32| f64::from(index / PER_AXIS.pow(power) % PER_AXIS) / f64::from(PER_AXIS);
-    (0..PER_AXIS.pow(5)).map(|i| setting([4, 3, 2, 1, 0].map(|power| share(i, power)))).collect()
+fn grid() -> Grid {
+    let axis = |value: fn(&Setting) -> f64| {
+        (0..PER_AXIS).map(|i| value(&setting([f64::from(i) / f64::from(PER_AXIS); 5]))).collect()
+    };
+    Grid {
+        tau: axis(|s| s.tau),
+        tau_conf: axis(|s| s.tau_conf),
+        margin: axis(|s| s.margin),
+        theta: axis(|s| s.theta),
+        epsilon: axis(|s| s.epsilon),
+    }
 }
 
 /// Settings without any repeated value (a Weyl sequence in five dimensions).
@@ -155,9 +162,12 @@ fn run(folder: Option<&Path>, threads: usize) {
     let (table, _) = timed("build the step table", || {
         StepTable::build(&trees, &built, MODEL).expect("the facts are complete")
     });
-    let settings = grid();
+    let grid = grid();
+    let settings: Vec<Setting> = grid.settings().collect();
     let (on_grid, grid_seconds) =
-        timed(&format!("{} settings on a grid", settings.len()), || table.joint(&settings));
+        timed(&format!("{} settings on a grid", settings.len()), || table.grid(&grid));
+    let (one_by_one, _) = timed("the same settings one by one", || table.joint(&settings));
+    assert!(on_grid == one_by_one, "both ways agree");
     let anywhere = scattered(1_000_000);
     let (_, anywhere_seconds) =
         timed(&format!("{} settings without a repeated value", anywhere.len()), || table.joint(&anywhere));

@@ -2,7 +2,7 @@
 
 use super::{model, part, rksc, some_trees};
 use kvlab_sim::policy::compose::Part;
-use kvlab_sim::steps::{Axis, Counts, Setting, StepTable};
+use kvlab_sim::steps::{Axis, Counts, Grid, Setting, StepTable};
 use kvlab_sim::trace::Prefix;
 use kvlab_sim::trees::{TreeFacts, TreeParts, TreeStack, full_pipeline, replay_problem};
 use proptest::prelude::*;
@@ -67,6 +67,21 @@ proptest! {
             prop_assert_eq!(table.at(s), expected);
             prop_assert_eq!(joint, expected);
         }
+        let both = |value: fn(&Setting) -> f64| vec![value(&s), value(&at_edges)];
+        let grid = Grid {
+            tau: both(|s| s.tau),
+            tau_conf: both(|s| s.tau_conf),
+            margin: both(|s| s.margin),
+            theta: both(|s| s.theta),
+            epsilon: both(|s| s.epsilon),
+        };
+        let all: Vec<Setting> = grid.settings().collect();
+        prop_assert_eq!((all.len(), all[0], all[31]), (32, s, at_edges));
+        let one_by_one = table.joint(&all);
+        for threads in [1, 3] {
+            prop_assert_eq!(&rayon_pool(threads).install(|| table.grid(&grid)), &one_by_one);
+        }
+        prop_assert!(table.grid(&Grid { margin: Vec::new(), ..grid }).is_empty());
     }
 
     /// Along an axis: the steps cover every value once, hold what a replay gives inside and at their upper ends, and neighbours differ.

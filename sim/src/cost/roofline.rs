@@ -70,7 +70,6 @@ pub(super) fn build(raw: &RawParams) -> Result<Box<dyn BatchCost>, CostError> {
 }
 
 impl BatchCost for Roofline {
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds in nanoseconds are exact")]
     fn duration(&self, work: &Work) -> Nanos {
         let model = &self.model;
         let layers = work.layers.min(model.layers);
@@ -87,8 +86,8 @@ impl BatchCost for Roofline {
             self.seconds(2 * head_params * u64::from(work.heads), bytes)
         };
         let device = f64::from(layers) * layer + head;
-        let host = f64::from(layers) * self.software.host_nanos_a_layer as f64 * 1e-9;
-        nanos(device.max(host))
+        let host = Nanos::new(u64::from(layers) * self.software.host_nanos_a_layer);
+        nanos(device).max(host)
     }
 
     fn layers(&self) -> Option<u16> {

@@ -77,7 +77,7 @@ impl Sorted {
 }
 
 /// The thresholds of a block of settings.
-struct Block {
+pub(super) struct Block {
     tau: Sorted,
     theta: Sorted,
     epsilon: Sorted,
@@ -88,7 +88,7 @@ struct Block {
 }
 
 impl Block {
-    fn new(settings: &[Setting], rule: Option<&cgee::Params>) -> Self {
+    pub(super) fn new(settings: &[Setting], rule: Option<&cgee::Params>) -> Self {
         let scale = rule.map_or(1.0, |rule| rule.floor_scale);
         Self {
             tau: Sorted::new(settings.iter().map(|s| s.tau)),
@@ -103,14 +103,14 @@ impl Block {
 
 /// Ranks of a block's distinct thresholds within one problem.
 #[derive(Debug, Default)]
-struct Ranks {
+pub(super) struct Ranks {
     tau: Vec<u16>,
     theta: Vec<u16>,
     epsilon: Vec<u16>,
 }
 
 impl Ranks {
-    fn fill(&mut self, problem: &Ranked<'_>, block: &Block) {
+    pub(super) fn fill(&mut self, problem: &Ranked<'_>, block: &Block) {
         block.tau.ranks(&problem.facts.cuts, &mut self.tau);
         block.theta.ranks(&problem.thetas, &mut self.theta);
         block.epsilon.ranks(&problem.epsilons, &mut self.epsilon);
@@ -119,7 +119,7 @@ impl Ranks {
 
 /// Sums of one setting, several to a word.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+pub(super) struct Sums {
     /// Right, agreeing, harmed, helped: 16 bits each.
     verdicts: u64,
     /// Branches shared (32 bits) and problems skipped (32 bits).
@@ -130,7 +130,14 @@ struct Sums {
 }
 
 impl Sums {
-    fn add_to(&self, counts: &mut Counts) {
+    pub(super) fn add(&mut self, other: Self) {
+        self.verdicts += other.verdicts;
+        self.shared += other.shared;
+        self.exited += other.exited;
+        self.layers_run += other.layers_run;
+    }
+
+    pub(super) fn add_to(&self, counts: &mut Counts) {
         let lane = |at: u32| (self.verdicts >> at) & 0xFFFF;
         counts.correct += lane(0);
         counts.agreeing += lane(16);
@@ -168,7 +175,7 @@ struct Table {
 }
 
 /// A problem ready for look-ups.
-struct Ranked<'a> {
+pub(super) struct Ranked<'a> {
     facts: &'a ProblemFacts,
     /// Values that θ is compared with, ascending.
     thetas: Vec<f64>,
@@ -180,7 +187,7 @@ struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    fn new(facts: &'a ProblemFacts, rules: Rules<'_>) -> Self {
+    pub(super) fn new(facts: &'a ProblemFacts, rules: Rules<'_>) -> Self {
         let all = || facts.exits.iter().flat_map(|exits| &exits.early);
         let thetas = distinct(all().map(|point| point.entropy));
         let epsilons = distinct(all().map(|point| point.change));
@@ -193,30 +200,54 @@ impl<'a> Ranked<'a> {
 
     fn add(&self, block: &Block, ranks: &Ranks, sums: &mut [Sums]) {
         for (at, sums) in sums.iter_mut().enumerate() {
-            let table = &self.tables[usize::from(ranks.tau[usize::from(block.tau.place[at])])];
-            let (tau_conf, margin, floor) = block.skip[at];
-            let is_skipped = table.fixed_skip.unwrap_or_else(|| {
-                let (top, gap, relative_gap) = table.lead;
-                let a = (top >= tau_conf) & (gap >= margin);
-                let b = (top >= floor) & (relative_gap >= block.relative_margin);
-                match block.rule {
-                    Some(Rule::A) => a,
-                    Some(Rule::B) => b,
-                    Some(Rule::Either) => a | b,
-                    None => false,
-                }
-            });
-            sums.shared += table.shared | (u64::from(is_skipped) << 32);
-            if is_skipped {
-                sums.verdicts += table.if_skipped;
+            let table = self.table_at(block, ranks, at);
+            sums.add(if self.is_skipped(table, block, at) {
+                self.if_skipped(table)
             } else {
-                let row = table.rows[usize::from(ranks.theta[usize::from(block.theta.place[at])])];
-                let column = table.columns[usize::from(ranks.epsilon[usize::from(block.epsilon.place[at])])];
-                let cell = table.cells[(row + column) as usize];
-                sums.verdicts += self.spread[usize::from(cell.verdict & 15)];
-                sums.exited += u64::from(cell.exited) | (table.branches << 32);
-                sums.layers_run += u64::from(cell.layers_run);
+                self.if_verified(table, block, ranks, at)
+            });
+        }
+    }
+
+    /// The composition of branches at a setting's τ.
+    pub(super) fn table_at(&self, block: &Block, ranks: &Ranks, at: usize) -> usize {
+        usize::from(ranks.tau[usize::from(block.tau.place[at])])
+    }
+
+    /// Whether verification is left out at a setting's τ_conf and margin.
+    pub(super) fn is_skipped(&self, table: usize, block: &Block, at: usize) -> bool {
+        let table = &self.tables[table];
+        let (tau_conf, margin, floor) = block.skip[at];
+        table.fixed_skip.unwrap_or_else(|| {
+            let (top, gap, relative_gap) = table.lead;
+            let a = (top >= tau_conf) & (gap >= margin);
+            let b = (top >= floor) & (relative_gap >= block.relative_margin);
+            match block.rule {
+                Some(Rule::A) => a,
+                Some(Rule::B) => b,
+                Some(Rule::Either) => a | b,
+                None => false,
             }
+        })
+    }
+
+    /// What a skip gives.
+    pub(super) fn if_skipped(&self, table: usize) -> Sums {
+        let table = &self.tables[table];
+        Sums { verdicts: table.if_skipped, shared: table.shared | (1 << 32), ..Sums::default() }
+    }
+
+    /// What verification gives at a setting's θ and ε.
+    pub(super) fn if_verified(&self, table: usize, block: &Block, ranks: &Ranks, at: usize) -> Sums {
+        let table = &self.tables[table];
+        let row = table.rows[usize::from(ranks.theta[usize::from(block.theta.place[at])])];
+        let column = table.columns[usize::from(ranks.epsilon[usize::from(block.epsilon.place[at])])];
+        let cell = table.cells[(row + column) as usize];
+        Sums {
+            verdicts: self.spread[usize::from(cell.verdict & 15)],
+            shared: table.shared,
+            exited: u64::from(cell.exited) | (table.branches << 32),
+            layers_run: u64::from(cell.layers_run),
         }
     }
 }

@@ -6,9 +6,10 @@
 //!
 //! * [`StepTable::at`] evaluates one setting;
 //! * [`StepTable::along`] gives the exact step function of one threshold, the others held fixed;
-//! * [`StepTable::joint`] evaluates a list of settings, a million of them in seconds.
+//! * [`StepTable::joint`] evaluates a list of settings;
+//! * [`StepTable::grid`] evaluates every combination of lists of thresholds, much faster than one by one.
 //!
-//! All three give the same integers, and so does [`crate::trees::replay_problem`] at the same thresholds. Nothing depends on the
+//! All of them give the same integers, and so does [`crate::trees::replay_problem`] at the same thresholds. Nothing depends on the
 //! number of threads. A stack may hold policies without these thresholds (a fixed exit layer, a vote): they act as they are,
 //! and the thresholds that they do not have change nothing.
 //!
@@ -41,10 +42,12 @@
 
 mod along;
 mod build;
+mod grid;
 mod joint;
 mod problem;
 
 pub use along::Step;
+pub use grid::Grid;
 
 use crate::policy::verify::cgee;
 use crate::trees::TreeStack;
