@@ -136,12 +136,13 @@ fn main() {
         println!("{:42} {ms:9.1} ms  {:.2} x  (and {once:.1} ms once)", kept.name, decoding / base);
     }
     println!("a pass over {PROMPT} tokens, head not counted");
+    let whole = least(&passes[0]);
     for (depth, passes) in depths.iter().zip(&passes) {
         println!(
             "{:42} {:9.1} ms  {:.2} x",
             format!("{depth} of {layers} layers"),
             1e3 * least(passes),
-            least(&passes[0]) / least(passes)
+            whole / least(passes)
         );
     }
 }
