@@ -22,18 +22,21 @@ struct Kept {
     fields: Option<StoredFields>,
 }
 
-const NOTHING: StoredFields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 8 };
+const NOTHING: StoredFields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
 const KINDS: [Kept; 4] = [
     Kept { name: "decoding alone, nothing written", fields: None },
     Kept {
         name: "facts: lens at every generated position",
-        fields: Some(StoredFields { lens: true, ..NOTHING }),
+        fields: Some(StoredFields { lens: true, lens_top: 8, ..NOTHING }),
     },
     Kept {
         name: "queries, keys and values in f32",
         fields: Some(StoredFields { attention: Some(Dtype::F32), ..NOTHING }),
     },
-    Kept { name: "both", fields: Some(StoredFields { lens: true, attention: Some(Dtype::F32), ..NOTHING }) },
+    Kept {
+        name: "both",
+        fields: Some(StoredFields { lens: true, lens_top: 8, attention: Some(Dtype::F32), ..NOTHING }),
+    },
 ];
 
 fn plan(fields: StoredFields, new: u32) -> RecordPlan {
