@@ -7,7 +7,7 @@
 //! * [`StepTable::at`] evaluates one setting;
 //! * [`StepTable::along`] gives the exact step function of one threshold, the others held fixed;
 //! * [`StepTable::joint`] evaluates a list of settings;
-//! * [`StepTable::grid`] evaluates every combination of lists of thresholds, much faster than one by one.
+//! * [`StepTable::grid`] evaluates every combination of lists of thresholds.
 //!
 //! All of them give the same integers, and so does [`crate::trees::replay_problem`] at the same thresholds. Nothing depends on the
 //! number of threads. A stack may hold policies without these thresholds (a fixed exit layer, a vote): they act as they are,
