@@ -4,15 +4,13 @@
 //! a plane over (θ, ε) per problem, and a pair (τ_conf, margin) adds the planes of the problems that it does not skip: long
 //! runs of additions instead of a look-up for each problem and setting.
 
-use super::joint::{Block, Ranked, Ranks, Sums};
+use super::joint::{LANE, Sums};
+use super::problem::{Composition, ProblemFacts};
 use super::{Counts, Setting, StepTable};
 use rayon::prelude::*;
 
 /// Problems whose planes are held at once: they fit the second-level cache at a few hundred (θ, ε).
 const PLANES: usize = 64;
-/// Problems that 16-bit lanes can count.
-const LANE: usize = 65_535;
-
 /// Lists of thresholds, to be combined.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grid {
@@ -53,30 +51,22 @@ impl StepTable<'_> {
     /// Cost: one addition of four words a problem and combination; memory of one plane of (τ_conf, margin, θ, ε) beside the result.
     #[must_use]
     pub fn grid(&self, grid: &Grid) -> Vec<Counts> {
-        let problems: Vec<Ranked<'_>> =
-            self.problems.par_iter().map(|problem| Ranked::new(problem, self.rules())).collect();
-        let skips: Vec<(f64, f64)> = grid.skips().collect();
-        let width = grid.theta.len() * grid.epsilon.len();
-        let mut counts = vec![Counts::default(); grid.tau.len() * skips.len() * width];
+        let (skips, exits): (Vec<_>, Vec<_>) = (grid.skips().collect(), grid.exits().collect());
+        let mut counts = vec![Counts::default(); grid.tau.len() * skips.len() * exits.len()];
         if counts.is_empty() {
             return counts;
         }
-        for (&tau, counts) in grid.tau.iter().zip(counts.chunks_mut(skips.len() * width)) {
-            // The thresholds of one τ: (θ, ε) in the order of the grid, then (τ_conf, margin).
-            let of_exit = |(theta, epsilon)| Setting { tau, tau_conf: 0.0, margin: 0.0, theta, epsilon };
-            let exits = Block::new(&grid.exits().map(of_exit).collect::<Vec<_>>(), self.rule.as_ref());
-            let of_skip = |&(tau_conf, margin)| Setting { tau, tau_conf, margin, theta: 0.0, epsilon: 0.0 };
-            let gates = Block::new(&skips.iter().map(of_skip).collect::<Vec<_>>(), self.rule.as_ref());
-            for problems in problems.chunks(LANE) {
+        for (&tau, counts) in grid.tau.iter().zip(counts.chunks_mut(skips.len() * exits.len())) {
+            for problems in self.problems.chunks(LANE) {
                 let mut sums = vec![Sums::default(); counts.len()];
                 for problems in problems.chunks(PLANES) {
-                    let planes: Vec<Plane> =
-                        problems.par_iter().map(|problem| Plane::new(problem, &exits, width)).collect();
-                    sums.par_chunks_mut(width).enumerate().for_each(|(skip, sums)| {
+                    let planes: Vec<Plane<'_>> =
+                        problems.par_iter().map(|problem| self.plane(problem, tau, &exits)).collect();
+                    sums.par_chunks_mut(exits.len()).zip(&skips).for_each(|(sums, &(tau_conf, margin))| {
                         let mut skipped = Sums::default();
-                        for (problem, plane) in problems.iter().zip(&planes) {
-                            if problem.is_skipped(plane.table, &gates, skip) {
-                                skipped.add(problem.if_skipped(plane.table));
+                        for plane in &planes {
+                            if plane.composition.is_skipped(self.rule.as_ref(), tau_conf, margin) {
+                                skipped.add(plane.skipped);
                             } else {
                                 sums.iter_mut().zip(&plane.verified).for_each(|(sum, &term)| sum.add(term));
                             }
@@ -89,22 +79,25 @@ impl StepTable<'_> {
         }
         counts
     }
-}
 
-/// What verification of one problem gives at one τ.
-struct Plane {
-    /// The problem's composition at that τ.
-    table: usize,
-    /// `[θ, ε]` flattened.
-    verified: Vec<Sums>,
-}
-
-impl Plane {
-    fn new(problem: &Ranked<'_>, exits: &Block, width: usize) -> Self {
-        let mut ranks = Ranks::default();
-        ranks.fill(problem, exits);
-        let table = problem.table_at(exits, &ranks, 0);
-        let verified = (0..width).map(|at| problem.if_verified(table, exits, &ranks, at)).collect();
-        Self { table, verified }
+    fn plane<'a>(&self, problem: &'a ProblemFacts, tau: f64, exits: &[(f64, f64)]) -> Plane<'a> {
+        let composition = problem.composition(tau);
+        let verified = |&(theta, epsilon): &(f64, f64)| {
+            Sums::of(&problem.verified(self.rules(), composition, theta, epsilon))
+        };
+        Plane {
+            composition,
+            skipped: Sums::of(&composition.skipped()),
+            verified: exits.iter().map(verified).collect(),
+        }
     }
+}
+
+/// One problem at one τ.
+struct Plane<'a> {
+    composition: &'a Composition,
+    /// What a skip gives.
+    skipped: Sums,
+    /// What verification gives, `[θ, ε]` flattened.
+    verified: Vec<Sums>,
 }

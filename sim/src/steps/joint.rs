@@ -13,7 +13,7 @@ use rayon::prelude::*;
 /// Settings a block: their accumulators fit the second-level cache.
 const BLOCK: usize = 8192;
 /// Problems that 16-bit lanes can count.
-const LANE: usize = 65_535;
+pub(super) const LANE: usize = 65_535;
 
 impl StepTable<'_> {
     /// What each setting gives, in their order: the same as [`Self::at`] for each.
@@ -77,7 +77,7 @@ impl Sorted {
 }
 
 /// The thresholds of a block of settings.
-pub(super) struct Block {
+struct Block {
     tau: Sorted,
     theta: Sorted,
     epsilon: Sorted,
@@ -88,7 +88,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(settings: &[Setting], rule: Option<&cgee::Params>) -> Self {
+    fn new(settings: &[Setting], rule: Option<&cgee::Params>) -> Self {
         let scale = rule.map_or(1.0, |rule| rule.floor_scale);
         Self {
             tau: Sorted::new(settings.iter().map(|s| s.tau)),
@@ -103,14 +103,14 @@ impl Block {
 
 /// Ranks of a block's distinct thresholds within one problem.
 #[derive(Debug, Default)]
-pub(super) struct Ranks {
+struct Ranks {
     tau: Vec<u16>,
     theta: Vec<u16>,
     epsilon: Vec<u16>,
 }
 
 impl Ranks {
-    pub(super) fn fill(&mut self, problem: &Ranked<'_>, block: &Block) {
+    fn fill(&mut self, problem: &Ranked<'_>, block: &Block) {
         block.tau.ranks(&problem.facts.cuts, &mut self.tau);
         block.theta.ranks(&problem.thetas, &mut self.theta);
         block.epsilon.ranks(&problem.epsilons, &mut self.epsilon);
@@ -130,6 +130,17 @@ pub(super) struct Sums {
 }
 
 impl Sums {
+    /// What one problem gives.
+    pub(super) fn of(counts: &Counts) -> Self {
+        let verdicts = [counts.correct, counts.agreeing, counts.harmed, counts.helped];
+        Self {
+            verdicts: verdicts.iter().rev().fold(0, |word, count| word << 16 | count),
+            shared: counts.shared | counts.skipped << 32,
+            exited: counts.exited | counts.verified << 32,
+            layers_run: counts.layers_run,
+        }
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.verdicts += other.verdicts;
         self.shared += other.shared;
@@ -175,7 +186,7 @@ struct Table {
 }
 
 /// A problem ready for look-ups.
-pub(super) struct Ranked<'a> {
+struct Ranked<'a> {
     facts: &'a ProblemFacts,
     /// Values that θ is compared with, ascending.
     thetas: Vec<f64>,
@@ -187,7 +198,7 @@ pub(super) struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    pub(super) fn new(facts: &'a ProblemFacts, rules: Rules<'_>) -> Self {
+    fn new(facts: &'a ProblemFacts, rules: Rules<'_>) -> Self {
         let all = || facts.exits.iter().flat_map(|exits| &exits.early);
         let thetas = distinct(all().map(|point| point.entropy));
         let epsilons = distinct(all().map(|point| point.change));
@@ -200,54 +211,30 @@ impl<'a> Ranked<'a> {
 
     fn add(&self, block: &Block, ranks: &Ranks, sums: &mut [Sums]) {
         for (at, sums) in sums.iter_mut().enumerate() {
-            let table = self.table_at(block, ranks, at);
-            sums.add(if self.is_skipped(table, block, at) {
-                self.if_skipped(table)
-            } else {
-                self.if_verified(table, block, ranks, at)
+            let table = &self.tables[usize::from(ranks.tau[usize::from(block.tau.place[at])])];
+            let (tau_conf, margin, floor) = block.skip[at];
+            let is_skipped = table.fixed_skip.unwrap_or_else(|| {
+                let (top, gap, relative_gap) = table.lead;
+                let a = (top >= tau_conf) & (gap >= margin);
+                let b = (top >= floor) & (relative_gap >= block.relative_margin);
+                match block.rule {
+                    Some(Rule::A) => a,
+                    Some(Rule::B) => b,
+                    Some(Rule::Either) => a | b,
+                    None => false,
+                }
             });
-        }
-    }
-
-    /// The composition of branches at a setting's τ.
-    pub(super) fn table_at(&self, block: &Block, ranks: &Ranks, at: usize) -> usize {
-        usize::from(ranks.tau[usize::from(block.tau.place[at])])
-    }
-
-    /// Whether verification is left out at a setting's τ_conf and margin.
-    pub(super) fn is_skipped(&self, table: usize, block: &Block, at: usize) -> bool {
-        let table = &self.tables[table];
-        let (tau_conf, margin, floor) = block.skip[at];
-        table.fixed_skip.unwrap_or_else(|| {
-            let (top, gap, relative_gap) = table.lead;
-            let a = (top >= tau_conf) & (gap >= margin);
-            let b = (top >= floor) & (relative_gap >= block.relative_margin);
-            match block.rule {
-                Some(Rule::A) => a,
-                Some(Rule::B) => b,
-                Some(Rule::Either) => a | b,
-                None => false,
+            sums.shared += table.shared | (u64::from(is_skipped) << 32);
+            if is_skipped {
+                sums.verdicts += table.if_skipped;
+            } else {
+                let row = table.rows[usize::from(ranks.theta[usize::from(block.theta.place[at])])];
+                let column = table.columns[usize::from(ranks.epsilon[usize::from(block.epsilon.place[at])])];
+                let cell = table.cells[(row + column) as usize];
+                sums.verdicts += self.spread[usize::from(cell.verdict & 15)];
+                sums.exited += u64::from(cell.exited) | (table.branches << 32);
+                sums.layers_run += u64::from(cell.layers_run);
             }
-        })
-    }
-
-    /// What a skip gives.
-    pub(super) fn if_skipped(&self, table: usize) -> Sums {
-        let table = &self.tables[table];
-        Sums { verdicts: table.if_skipped, shared: table.shared | (1 << 32), ..Sums::default() }
-    }
-
-    /// What verification gives at a setting's θ and ε.
-    pub(super) fn if_verified(&self, table: usize, block: &Block, ranks: &Ranks, at: usize) -> Sums {
-        let table = &self.tables[table];
-        let row = table.rows[usize::from(ranks.theta[usize::from(block.theta.place[at])])];
-        let column = table.columns[usize::from(ranks.epsilon[usize::from(block.epsilon.place[at])])];
-        let cell = table.cells[(row + column) as usize];
-        Sums {
-            verdicts: self.spread[usize::from(cell.verdict & 15)],
-            shared: table.shared,
-            exited: u64::from(cell.exited) | (table.branches << 32),
-            layers_run: u64::from(cell.layers_run),
         }
     }
 }

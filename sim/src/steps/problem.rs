@@ -109,6 +109,13 @@ impl Composition {
             (None, None) => false,
         }
     }
+
+    /// What a skip gives.
+    pub(super) fn skipped(&self) -> Counts {
+        let mut counts = Counts { shared: u64::from(self.shared), skipped: 1, ..Counts::default() };
+        self.if_skipped.add_to(&mut counts);
+        counts
+    }
 }
 
 impl ProblemFacts {
@@ -148,15 +155,24 @@ impl ProblemFacts {
     /// What a setting gives here.
     pub(super) fn at(&self, rules: Rules<'_>, setting: &Setting) -> Counts {
         let composition = self.composition(setting.tau);
-        let mut counts = Counts { shared: u64::from(composition.shared), ..Counts::default() };
         if composition.is_skipped(rules.rule, setting.tau_conf, setting.margin) {
-            counts.skipped = 1;
-            composition.if_skipped.add_to(&mut counts);
-            return counts;
+            return composition.skipped();
         }
+        self.verified(rules, composition, setting.theta, setting.epsilon)
+    }
+
+    /// What verification gives at θ and ε.
+    pub(super) fn verified(
+        &self,
+        rules: Rules<'_>,
+        composition: &Composition,
+        theta: f64,
+        epsilon: f64,
+    ) -> Counts {
+        let mut counts = Counts { shared: u64::from(composition.shared), ..Counts::default() };
         let mut candidates = self.candidates(composition);
         for (candidate, &at) in candidates.iter_mut().zip(&composition.exits) {
-            let (layers_run, score) = self.exits[at].stop(setting.theta, setting.epsilon);
+            let (layers_run, score) = self.exits[at].stop(theta, epsilon);
             candidate.score = Some(score);
             counts.verified += 1;
             counts.exited += u64::from(layers_run < self.exits[at].layers);
