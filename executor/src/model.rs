@@ -15,6 +15,7 @@ use crate::{
     family::{self, DecoderConfig, Family, ModelError, RowOrder, TinySpec},
     gguf::GgufFile,
     onnx::{self, Comparison, OnnxModel},
+    parity,
     progress::Progress,
     record::shape,
     runtime::{ProviderChoice, Runtime, RuntimeReport},
@@ -25,6 +26,9 @@ use crate::{
 
 const SUPPORTED_INPUTS: &str = "a .gguf file, a folder with config.json, model.safetensors and tokenizer.json, or a decoder \
                                 exported as model.onnx beside config.json or genai_config.json";
+
+/// Tokens of the comparison with an exported graph: enough positions for a rotation that is slightly off to show.
+const GRAPH_PROBE: usize = 32;
 
 /// A kind of model files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,12 +221,10 @@ impl Model {
         .into())
     }
 
-    /// Logits of eight tokens: those of an exported graph against ours.
+    /// Logits of an exported graph against ours.
     fn compare_with_graph(&mut self, exported: &OnnxModel) -> Result<Comparison, ExecutorError> {
         let runtime = Runtime::again(&self.report)?;
-        let vocab = self.engine.config.vocab as u64;
-        let probe: Vec<u32> =
-            (0..8_u64).map(|i| u32::try_from((i * 2_654_435_761 + 12_345) % vocab).unwrap_or(0)).collect();
+        let probe = parity::probe(&self.engine.config, GRAPH_PROBE);
         let untouched = exported.untouched()?;
         let theirs = untouched.logits(&runtime, &probe)?;
         let mut decoder = self.decoder()?;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     decode::{DecodeError, Decoder, Pass, Taps},
     error::ExecutorError,
-    family::ModelError,
+    family::{DecoderConfig, ModelError},
     model::Model,
     onnx::Comparison,
     reference,
@@ -86,7 +86,7 @@ impl CheckRow {
 /// # Errors
 /// The model cannot run, or the file of expected results cannot be read. A difference is no error: it is a row.
 pub fn check_model(model: &mut Model, plan: &CheckPlan) -> Result<Vec<CheckRow>, ExecutorError> {
-    let probe = probe(model, plan.tokens.get().max(8));
+    let probe = probe(model.config(), plan.tokens.get().max(8));
     let mut rows = texts(model);
     rows.extend(naive(model, &probe, plan.naive)?);
     if let Some(Comparison { largest, accepted }) = model.compare_with_origin()? {
@@ -99,10 +99,10 @@ pub fn check_model(model: &mut Model, plan: &CheckPlan) -> Result<Vec<CheckRow>,
     Ok(rows)
 }
 
-/// Tokens spread over the vocabulary.
-fn probe(model: &Model, count: usize) -> Vec<u32> {
-    let (vocab, context) = (model.config().vocab as u64, model.config().context);
-    (0..count.min(context) as u64)
+/// Tokens spread over the vocabulary, as many as the context allows.
+pub(crate) fn probe(config: &DecoderConfig, count: usize) -> Vec<u32> {
+    let vocab = config.vocab as u64;
+    (0..count.min(config.context) as u64)
         .map(|i| u32::try_from((i * 2_654_435_761 + 12_345) % vocab).unwrap_or(0))
         .collect()
 }
@@ -295,7 +295,8 @@ fn expected(model: &mut Model, path: &std::path::Path) -> Result<Vec<CheckRow>, 
     Ok(rows)
 }
 
-fn difference(own: &[f32], other: &[f32]) -> f64 {
+/// The largest difference of two lists of one length; NaN if one is in it.
+pub(crate) fn difference(own: &[f32], other: &[f32]) -> f64 {
     apart(own.iter(), other.iter().copied().map(f64::from))
 }
 

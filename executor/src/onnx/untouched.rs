@@ -9,6 +9,7 @@ use super::file::OnnxFile;
 use crate::{
     family::{DecoderConfig, ModelError},
     graph::proto::{FLOAT, FLOAT16},
+    parity::difference,
     runtime::{Foreign, ForeignInput, Runtime, RuntimeError},
 };
 
@@ -100,12 +101,7 @@ impl Untouched {
     pub(crate) fn compare(&self, theirs: &[f32], ours: &[f32]) -> Comparison {
         let share = if self.is_half_precision { HALF_TOLERANCE } else { SINGLE_TOLERANCE };
         let scale = theirs.iter().fold(1.0_f64, |most, value| most.max(f64::from(value.abs())));
-        let apart = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs();
-        let largest = theirs
-            .iter()
-            .zip(ours)
-            .map(apart)
-            .fold(0.0, |most, value| if value.is_nan() || value > most { value } else { most });
+        let largest = difference(ours, theirs);
         let is_whole = theirs.len() == ours.len();
         Comparison { largest: if is_whole { largest } else { f64::NAN }, accepted: share * scale }
     }
