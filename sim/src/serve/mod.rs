@@ -13,13 +13,15 @@
 mod decisions;
 mod error;
 mod plan;
+mod report;
 mod run;
 mod state;
 mod workload;
 
 pub use decisions::{BranchDecisions, PartialPass, ProblemDecisions};
 pub use error::ServeError;
-pub use run::{ProblemOutcome, ServeReport, run};
+pub use report::{ProblemOutcome, ServeReport};
+pub use run::run;
 pub use workload::{
     Arrivals, BranchEviction, Growth, PrefixMemory, Scheduler, ServeSettings, SharedEviction,
 };
