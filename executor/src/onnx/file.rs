@@ -42,14 +42,19 @@ pub(super) struct OnnxFile {
 
 impl OnnxFile {
     pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
-        let bytes = std::fs::read(path).map_err(ModelError::io("read", path))?;
+        let kind = path.metadata().map_err(ModelError::io("open", path))?;
         let damaged = |found: String| ModelError::Onnx {
             path: path.to_owned(),
             what: "the file".to_owned(),
             found,
             accepted: "an ONNX model".to_owned(),
         };
-        let model = Model::decode(bytes.as_slice()).map_err(|error| damaged(error.to_string()))?;
+        if !kind.is_file() {
+            return Err(damaged("neither a file nor a link to one".to_owned()));
+        }
+        let bytes = std::fs::read(path).map_err(ModelError::io("read", path))?;
+        let model =
+            Model::decode(bytes.as_slice()).map_err(|error| damaged(format!("something else ({error})")))?;
         let graph = model.graph.ok_or_else(|| damaged("a file without a graph".to_owned()))?;
         Self::of_graph(path, graph)
     }
