@@ -15,7 +15,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 pub(crate) struct BranchArgs {
     /// Record trees of prompts instead of sequences: so many branches a problem, each behind its own prefix and behind the
     /// root's, with a verifier's view after every layer. No queries, keys and values are stored
-    #[arg(long, value_name = "N", conflicts_with_all = ["hidden", "prompt_lens", "weights"])]
+    #[arg(long, value_name = "N", value_parser = branch_count, conflicts_with_all = ["hidden", "prompt_lens", "weights"])]
     pub(crate) branches: Option<NonZeroU32>,
     /// With --branches: all branches have the root's wording, only hints differ
     #[arg(long, requires = "branches")]
@@ -23,6 +23,12 @@ pub(crate) struct BranchArgs {
     /// With --branches: leave out the facts of single decoding steps
     #[arg(long, requires = "branches")]
     pub(crate) no_steps: bool,
+}
+
+/// Branches of a problem, 1 to 4096.
+fn branch_count(text: &str) -> Result<NonZeroU32, String> {
+    let count = text.parse::<NonZeroU32>().ok().filter(|count| count.get() <= 4096);
+    count.ok_or_else(|| "accepted is 1 to 4096".to_owned())
 }
 
 /// The trees that the arguments name.
