@@ -425,3 +425,43 @@ fn editing_a_trace_never_touches_unfinished_or_finished_work_of_others() {
     let (code, said) = run(&["trace", "synth", "branch-trees", "--vocab", "1", "--out", "one"]);
     assert!(code == Some(3) && said.contains("vocab") && !path("one.partial").exists(), "{said}");
 }
+
+/// A serving study with `cost`, sizes of the verifier's prompt and of the root, and the scheduler of its one arm.
+fn serving(cost: &str, verify_tokens: &str, root_tokens: &str, scheduler: &str) -> String {
+    format!(
+        "id: s\nwhy: w\nserve:\n  cost: {cost}\n  problems: {{count: 3, root_tokens: [8, {root_tokens}], suffix_tokens: 4, \
+         branches: 2, generated_tokens: 4, verify_tokens: {verify_tokens}}}\n  arrivals: {{kind: at-once}}\n  baseline: a\n  \
+         arms: [{{label: a, serve: {{scheduler: {scheduler}}}}}]\n"
+    )
+}
+
+#[test]
+fn serving_studies_out_of_scale_are_refused_and_never_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let sweep = |name: &str, text: String| {
+        std::fs::write(folder.path().join("s.yaml"), text).unwrap();
+        let output = kvlab(folder.path(), &["sweep", "s.yaml", "--out", name, "--csv"]);
+        (output.status.code().unwrap(), text_of_both(&output), folder.path().join(name).exists())
+    };
+    let unit = "{kind: unit}";
+    let huge = "{kind: unit, params: {pass: 1000000000000000000, token: 1000000000000000000}}";
+    for (name, scenario, said) in [
+        ("cost", serving(huge, "4", "9", "{}"), "accepted is at most 100000000000000000"),
+        ("verify", serving(unit, "4000000000", "9", "{}"), "serve.problems.verify_tokens"),
+        ("root", serving(unit, "4", "4000000000", "{}"), "serve.problems.root_tokens"),
+        ("rows", serving(unit, "4", "9", "{batch_rows: 0}"), "serve.scheduler.batch_rows"),
+        ("tokens", serving(unit, "4", "9", "{batch_tokens: 0}"), "serve.scheduler.batch_tokens"),
+        ("chunk", serving(unit, "4", "9", "{prefill_chunk: 0}"), "serve.scheduler.prefill_chunk"),
+    ] {
+        let (code, output, is_left) = sweep(name, scenario);
+        assert!(code != 0 && code != 101 && output.contains(said) && !is_left, "{name}: {code} {output}");
+    }
+    assert_eq!(sweep("fits", serving(unit, "4", "9", "{}")).0, 0);
+    // H22: what can never fit is told, in the row and by the exit code.
+    let (code, output, is_left) = sweep("small", serving(unit, "4", "9", "{capacity_blocks: 0}"));
+    assert!(code == 4 && is_left && output.contains("3 of 3 problems refused"), "{code} {output}");
+}
+
+fn text_of_both(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}

@@ -190,23 +190,36 @@ fn row(
     let sum = |of: fn(&serve::ProblemOutcome) -> u64| problems.iter().map(of).sum::<u64>();
     let latencies = latencies(result);
     row.mean("serve_latency_ms", bootstrap(result).mean(&latencies), latencies.iter().flatten().count());
+    let mut lint = Vec::new();
+    let refused = problems.iter().filter(|problem| problem.is_refused).count();
+    if refused > 0 {
+        let capacity = arm.serve.scheduler.capacity_blocks.unwrap_or(u32::MAX);
+        let all = problems.len();
+        lint.push(format!(
+            "{refused} of {all} problems refused: a branch needs more than the {capacity} blocks there are"
+        ));
+        if refused == all {
+            row.text("status", "failed");
+            row.text("error", "no problem fits into the blocks");
+        }
+    }
     if let Some(baseline) = baseline {
         let millis =
             |arm: &ArmResult| arm.report.problems.iter().map(|p| p.end.get() - p.arrival.get()).sum::<u64>();
         row.rate("serve_speedup", speedup(result, baseline), millis(baseline), millis(result));
         let (fewer, all) = (generated(result), generated(baseline));
         if fewer != all {
-            row.text(
-                "lint",
-                format!(
-                    "{fewer} tokens generated, {all} by `{}`: a part of the difference is fewer tokens",
-                    baseline.label
-                ),
-            );
+            lint.push(format!(
+                "{fewer} tokens generated, {all} by `{}`: a part of the difference is fewer tokens",
+                baseline.label
+            ));
         }
     }
     let verified = problems.iter().filter(|problem| problem.is_verified).count() as u64;
-    let answered = problems.iter().filter(|problem| !problem.is_refused).count() as u64;
+    let answered = (problems.len() - refused) as u64;
+    if !lint.is_empty() {
+        row.text("lint", lint.join("; "));
+    }
     let rate = (answered > 0).then(|| Estimate { value: verified as f64 / answered as f64, interval: None });
     row.rate("serve_verify_rate", rate, verified, answered);
     row.real("serve_tokens_per_second", generated(result) as f64 / (report.end.get().max(1) as f64 * 1e-9));
@@ -214,7 +227,7 @@ fn row(
     row.count("serve_computed_tokens", sum(|problem| problem.computed_tokens));
     row.count("serve_recomputed_tokens", sum(|problem| problem.recomputed_tokens));
     row.count("serve_reused_tokens", sum(|problem| problem.reused_tokens));
-    row.count("serve_refused", problems.len() as u64 - answered);
+    row.count("serve_refused", refused as u64);
     row.count("serve_preemptions", report.preemptions);
     row.count("serve_peak_blocks", report.peak_blocks);
     row.count("serve_copied_blocks", report.copied_blocks);

@@ -153,6 +153,9 @@ pub enum Measure {
     },
 }
 
+/// Most tokens of any part of a problem.
+const MOST_TOKENS: u32 = 1 << 20;
+
 fn whole() -> f64 {
     1.0
 }
@@ -238,9 +241,11 @@ pub(super) fn checked(raw: RawServe) -> Result<ServeStudy, ScenarioErrorKind> {
     for (path, found, low, high) in [
         ("serve.problems.count", problems.count, 1, 100_000),
         ("serve.problems.root_tokens", problems.root_tokens[0], 0, problems.root_tokens[1]),
-        ("serve.problems.suffix_tokens", problems.suffix_tokens, 1, 1 << 20),
+        ("serve.problems.root_tokens", problems.root_tokens[1], 0, MOST_TOKENS),
+        ("serve.problems.suffix_tokens", problems.suffix_tokens, 1, MOST_TOKENS),
         ("serve.problems.branches", problems.branches, 1, 4096),
-        ("serve.problems.generated_tokens", problems.generated_tokens, 1, 1 << 20),
+        ("serve.problems.generated_tokens", problems.generated_tokens, 1, MOST_TOKENS),
+        ("serve.problems.verify_tokens", problems.verify_tokens, 0, MOST_TOKENS),
     ] {
         if !(low..=high).contains(&found) {
             return Err(value(path, &found.to_string(), &format!("{low} to {high}")));
@@ -276,8 +281,18 @@ pub(super) fn checked(raw: RawServe) -> Result<ServeStudy, ScenarioErrorKind> {
                 return Err(value(&format!("{path}.{key}"), &share.to_string(), "0 to 1"));
             }
         }
-        if arm.serve.scheduler.block_tokens == 0 {
-            return Err(value(&format!("{path}.serve.scheduler.block_tokens"), "0", "1 or more"));
+        let scheduler = arm.serve.scheduler;
+        for (key, found, low, high) in [
+            ("generated_tokens", arm.generated_tokens, 1, MOST_TOKENS),
+            ("verify_tokens", arm.verify_tokens, 0, MOST_TOKENS),
+            ("serve.scheduler.block_tokens", Some(scheduler.block_tokens), 1, u32::MAX),
+            ("serve.scheduler.batch_tokens", scheduler.batch_tokens, 1, u32::MAX),
+            ("serve.scheduler.batch_rows", scheduler.batch_rows, 1, u32::MAX),
+            ("serve.scheduler.prefill_chunk", scheduler.prefill_chunk, 1, u32::MAX),
+        ] {
+            if let Some(found) = found.filter(|found| !(low..=high).contains(found)) {
+                return Err(value(&format!("{path}.{key}"), &found.to_string(), &format!("{low} to {high}")));
+            }
         }
         if let Some(cut) = arm.serve.eviction.filter(|cut| cut.budget == 0 || cut.period == 0) {
             let found = format!("budget {} and period {}", cut.budget, cut.period);

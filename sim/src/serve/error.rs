@@ -38,6 +38,16 @@ pub enum ServeError {
         /// Simulated time.
         nanos: u64,
     },
+    /// A pass or an arrival lies beyond the end of simulated time.
+    #[error(
+        "simulated time comes to {nanos} ns, accepted is at most {latest}: the cost model or the arrivals are out of scale"
+    )]
+    TooLong {
+        /// The time asked for.
+        nanos: u64,
+        /// The latest there is.
+        latest: u64,
+    },
     /// The ledger refused a change. This is never the user's fault.
     #[error("at {nanos} ns: {source}")]
     Ledger {

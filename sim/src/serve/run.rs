@@ -17,6 +17,8 @@ use crate::types::{KvHead, LayerIdx, ModelShape, Nanos, Pos, ReqId, Tokens};
 
 /// One layer with one KV head: a block holds its tokens for all layers and heads.
 const UNIT: ModelShape = ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 1, hidden: 1, vocab: 1 };
+/// Simulated time ends here, nanoseconds: three years. Sums of a run's times stay far from what a number holds.
+const LATEST: u64 = 100_000_000_000_000_000;
 /// First tokens that an eviction leaves in place.
 const SINKS: usize = 4;
 
@@ -61,11 +63,15 @@ pub fn run(
         .flat_map(|problem| &problem.branches)
         .map(|branch| u64::from(branch.prompt_tokens) + u64::from(branch.generated_tokens) + 8)
         .sum();
+    let arrivals = arrivals.times(problems.len());
+    if let Some(late) = arrivals.iter().flatten().find(|time| time.get() > LATEST) {
+        return Err(ServeError::TooLong { nanos: late.get(), latest: LATEST });
+    }
     let mut run = Run {
         settings,
         cost,
         observer,
-        arrivals: arrivals.times(problems.len()),
+        arrivals,
         problems: (0_u32..).zip(problems).map(|(at, decisions)| Problem::new(at, decisions)).collect(),
         open: Vec::new(),
         ledger: Ledger::new(&UNIT, block_tokens, capacity, Tracking::Positions),
@@ -201,7 +207,11 @@ impl Run<'_, '_> {
             return Err(ServeError::Endless { passes: self.report.passes, nanos: self.now.get() });
         }
         let duration = self.cost.duration(&work);
-        let until = Nanos::new(self.now.get().saturating_add(duration.get().max(1)));
+        let until = self.now.get().saturating_add(duration.get().max(1));
+        if until > LATEST {
+            return Err(ServeError::TooLong { nanos: until, latest: LATEST });
+        }
+        let until = Nanos::new(until);
         self.report.busy += duration;
         let rows = u32::try_from(work.rows.len()).unwrap_or(u32::MAX);
         self.note(Phase::Scheduling, &Record::Batched { rows, tokens: work.new_tokens(), until });
