@@ -9,7 +9,7 @@ use kvlab_sim::run::RunError;
 use kvlab_sim::scenario::ScenarioError;
 use kvlab_sim::table::TableError;
 use kvlab_sim::trace::TraceError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What `--help` says about exit codes.
@@ -52,14 +52,28 @@ pub(crate) enum CliError {
     Output(std::io::Error),
     #[error("{}: {reason}", path.display())]
     Invalid { path: PathBuf, reason: String },
+    #[error("{}: {source}", path.display())]
+    In { path: PathBuf, source: Box<CliError> },
     #[error("{} exists already", path.display())]
     Exists { path: PathBuf, remedy: &'static str },
 }
 
 impl CliError {
+    /// Says which trace is meant, unless the error does: values are named by sequence, layer and position.
+    pub(crate) fn in_trace(path: &Path, error: impl Into<Self>) -> Self {
+        let error = error.into();
+        match error {
+            Self::Trace(_) | Self::Run(_) if !error.to_string().contains(&*path.to_string_lossy()) => {
+                Self::In { path: path.to_owned(), source: Box::new(error) }
+            }
+            other => other,
+        }
+    }
+
     fn code(&self) -> u8 {
         match self {
             Self::Exists { .. } | Self::Invalid { .. } => 2,
+            Self::In { source, .. } => source.code(),
             Self::Run(RunError::Engine(_) | RunError::Table(_) | RunError::Threads { .. })
             | Self::Output(_) => 1,
             _ => 3,
@@ -74,6 +88,7 @@ impl CliError {
                 Some("give the command that began it again to finish it, or remove that folder".to_owned())
             }
             Self::Exists { remedy, .. } => Some((*remedy).to_owned()),
+            Self::In { source, .. } => source.hint(),
             _ => None,
         }
     }

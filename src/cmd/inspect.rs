@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Args {
     /// Trace folder
     trace: PathBuf,
-    /// Print manifest, sizes and studies as JSON
-    #[arg(long)]
+    /// Print manifest, sizes and studies as JSON; the numbers about a field have --format json
+    #[arg(long, conflicts_with_all = ["field", "chrome"])]
     json: bool,
     /// Print numbers about one field, by layer where it has layers
     #[arg(long, value_name = "NAME")]
@@ -47,8 +47,16 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    inspected(args).map_err(|error| CliError::in_trace(&args.trace, error))
+}
+
+fn inspected(args: &Args) -> Result<Done, CliError> {
     let trace = Trace::open(&args.trace)?;
     if let Some(file) = &args.chrome {
+        if trace.sequences().is_empty() {
+            let reason = "it holds no sequences, and a timeline is that of sequences".to_owned();
+            return Err(CliError::Invalid { path: args.trace.clone(), reason });
+        }
         return chrome(args, &trace, file);
     }
     if let Some(field) = &args.field {

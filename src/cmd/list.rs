@@ -76,24 +76,31 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             kvlab_executor::grade::CHECKERS.iter().map(|c| vec![c.id, c.summary]).map(owned).collect(),
         ),
         What::Workloads => (
-            vec!["id", "summary", "parameters"],
+            vec!["id", "for", "summary", "parameters"],
             synth::WORKLOADS
                 .iter()
-                .map(|w| vec![w.id.to_owned(), w.summary.to_owned(), w.defaults().to_string()])
+                .map(|w| {
+                    vec![w.id.to_owned(), SYNTH.to_owned(), w.summary.to_owned(), w.defaults().to_string()]
+                })
                 .chain([vec![
                     synth::BRANCH_TREES.to_owned(),
+                    SYNTH.to_owned(),
                     synth::BRANCH_TREES_SUMMARY.to_owned(),
                     serde_json::to_value(synth::BranchParams::default()).unwrap_or_default().to_string(),
                 ]])
                 .chain(kvlab_sim::pool::synth::STREAMS.iter().map(|stream| {
-                    let summary = format!("{} (a stream of requests, for pool studies)", stream.summary);
-                    vec![stream.id.to_owned(), summary, stream.defaults().to_string()]
+                    let summary = stream.summary.to_owned();
+                    vec![stream.id.to_owned(), STREAM.to_owned(), summary, stream.defaults().to_string()]
                 }))
                 .collect(),
         ),
     };
     print(&names, &rows, args.format)
 }
+
+/// Where a workload is used.
+const SYNTH: &str = "trace synth";
+const STREAM: &str = "pool.stream of a scenario";
 
 type Listing = (Vec<&'static str>, Vec<Vec<String>>);
 

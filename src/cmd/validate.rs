@@ -24,6 +24,14 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let outcome = checked(args);
+    if let (true, Err(error)) = (args.json, &outcome) {
+        output::json(&serde_json::json!({ "valid": false, "error": error.to_string() }))?;
+    }
+    outcome
+}
+
+fn checked(args: &Args) -> Result<Done, CliError> {
     let path = &args.path;
     if path.is_file() {
         let scenario = Scenario::load(path)?;
@@ -40,7 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             &text,
         );
     }
-    let report = verify_to(path, if args.deep { Depth::All } else { Depth::Sample })?;
+    let depth = if args.deep { Depth::All } else { Depth::Sample };
+    let report = verify_to(path, depth).map_err(|error| CliError::in_trace(path, error))?;
     if args.json {
         output::json(&report)?;
         return Ok(Done::All);

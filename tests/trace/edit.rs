@@ -250,7 +250,7 @@ fn branch_trees_go_to_mooncake_lines_and_back() {
     super::branches::trees().write(&folder.trace(), Leftover::Refuse).unwrap();
     let trace = Trace::open(&folder.trace()).unwrap();
     let lines = folder.trace().with_file_name("trees.jsonl");
-    let meta = mooncake::export(&trace, 4, 50, &lines).unwrap();
+    let meta = mooncake::export(&trace, Some(4), 50, &lines).unwrap();
     assert_eq!((meta.lines, meta.block_tokens, meta.source.as_str()), (4, 4, trace.digest().as_str()));
     let text = fs::read_to_string(&lines).unwrap();
     // Seven tokens in blocks of four. Branch 1 has the root's wording, branch 2 may begin with the same block.
@@ -271,9 +271,9 @@ fn branch_trees_go_to_mooncake_lines_and_back() {
     }
     // Exported again, the same bytes; in blocks of another size, refused.
     let again = folder.trace().with_file_name("again.jsonl");
-    mooncake::export(&requests, 4, 0, &again).unwrap();
+    mooncake::export(&requests, Some(4), 0, &again).unwrap();
     assert_eq!(fs::read_to_string(&again).unwrap(), text);
-    assert!(mooncake::export(&requests, 16, 0, &again).is_err());
+    assert!(mooncake::export(&requests, Some(16), 0, &again).is_err());
     // A size that contradicts the file beside the lines is refused, and so is none at all.
     let options = ImportOptions { block_tokens: Some(512), ..ImportOptions::default() };
     let error = mooncake::import(&lines, options, &folder.trace().with_file_name("x")).unwrap_err();
@@ -288,7 +288,7 @@ fn branch_trees_go_to_mooncake_lines_and_back() {
 fn sequences_are_requests_too() {
     let folder = Folder::with_trace();
     let lines = folder.trace().with_file_name("lines.jsonl");
-    let meta = mooncake::export(&Trace::open(&folder.trace()).unwrap(), 2, 10, &lines).unwrap();
+    let meta = mooncake::export(&Trace::open(&folder.trace()).unwrap(), Some(2), 10, &lines).unwrap();
     assert_eq!(meta.lines, 2);
     let text = fs::read_to_string(&lines).unwrap();
     assert_eq!(
@@ -371,4 +371,45 @@ fn block_ids_follow_the_tokens() {
     assert_eq!(ids.of(&tokens[..33], 16)[..2], whole[..2]);
     assert_ne!(ids.of(&tokens[1..], 16)[0], whole[0]);
     assert_eq!(Weight::FinalNorm.path(), "weights/final_norm.safetensors");
+}
+
+/// Damage that no reader looks at is found before it is sealed with new digests.
+#[test]
+fn a_damaged_trace_is_not_made_into_a_sound_one() {
+    for file in
+        ["tensors/00000-00000000.safetensors", "weights/layer001.w_o.safetensors", "facts/lens.parquet"]
+    {
+        let folder = Folder::empty();
+        drop(rich(&folder));
+        let path = folder.trace().join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 9;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let trace = Trace::open(&folder.trace()).unwrap();
+        let target = folder.trace().with_file_name("target");
+        let sliced = slice(&trace, &Selection::default(), Storage::default(), &target, HOW);
+        assert!(matches!(sliced, Err(TraceError::Checksum { .. })), "{file}: {sliced:?}");
+        let merged = merge(&[&trace], &target, HOW);
+        assert!(matches!(merged, Err(TraceError::Checksum { .. })), "{file}: {merged:?}");
+        assert!(!target.exists());
+    }
+}
+
+/// What was generated stays so on its way through lines.
+#[test]
+fn generated_requests_are_labelled_after_a_round_trip() {
+    let folder = Folder::empty();
+    super::branches::trees().write(&folder.trace(), Leftover::Refuse).unwrap();
+    let trace = Trace::open(&folder.trace()).unwrap();
+    let lines = folder.trace().with_file_name("trees.jsonl");
+    mooncake::export(&trace, None, 50, &lines).unwrap();
+    let imported = folder.trace().with_file_name("requests");
+    mooncake::import(&lines, ImportOptions::default(), &imported).unwrap();
+    let requests = opened(&imported);
+    assert!(trace.is_synthetic() && requests.is_synthetic());
+    assert_eq!(requests.manifest().synthetic, trace.manifest().synthetic);
+    // Without a size asked for, it is that of the requests.
+    let again = folder.trace().with_file_name("again.jsonl");
+    assert_eq!(mooncake::export(&requests, None, 0, &again).unwrap().block_tokens, 512);
 }

@@ -83,6 +83,11 @@ fn facts_agree_with_the_manifest_and_with_each_other() {
             values[0] = values[0].map(|token| (token + 1) % 40);
         }
     });
+    refused_fact("accepted: a token that no earlier rank has", top, "token", |column| {
+        if let Column::Int(values) = column {
+            values[1] = values[0];
+        }
+    });
     refused_fact("rank, row 1", top, "rank", set_int(1, 0));
     refused_fact("logit, row 1", top, "logit", set_real(1, 1000.0));
 }

@@ -35,6 +35,21 @@ fn content_header(content: &[u8]) -> usize {
     usize::try_from(u64::from_le_bytes(content[..8].try_into().unwrap())).unwrap()
 }
 
+/// Words of closed lists, and a number that a hostile file repeats until nobody can read the message.
+#[test]
+fn words_that_the_format_does_not_have_are_refused() {
+    refused("sequences[0].finish_reason: found x, accepted: eos, length, stop, given", |manifest| {
+        manifest["sequences"][0]["finish_reason"] = "x".into();
+    });
+    refused("decoding.mode: found magic, accepted: greedy, sampled, given, synthetic", |manifest| {
+        manifest["decoding"]["mode"] = "magic".into();
+    });
+    let folder = Folder::with_trace();
+    folder.edit(|manifest| manifest["decoding"]["mode"] = "m".repeat(100_000).into());
+    let error = verify(&folder.trace()).unwrap_err().to_string();
+    assert!(error.contains("(100000 bytes)") && error.len() < 1000, "{} bytes", error.len());
+}
+
 /// H03: what a file says about paths is not followed out of its folder.
 #[test]
 fn h03_no_path_leaves_the_folder() {

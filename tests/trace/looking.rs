@@ -91,8 +91,17 @@ fn lens_facts_are_computed_again_from_hidden_states_and_the_head() {
             fact.top.iter_mut().for_each(|top| top.1 += 0.25);
         }
     }
+    fn of_another_token(fact: &mut LensFact, pos: u32, layer: usize) {
+        if (pos, layer) == (5, 1)
+            && let Some(last) = fact.top.len().checked_sub(1)
+        {
+            let free = (0..).map(TokenId::new).find(|id| fact.top.iter().all(|(token, _)| token != id));
+            fact.top[last].0 = free.unwrap();
+        }
+    }
     for (words, edit) in [
-        ("raw_entropy_nats, sequence 0, position 7, layer 1", of_raw_states as fn(&mut LensFact, u32, usize)),
+        ("sequence 0, position 5, layer 1, rank", of_another_token as fn(&mut LensFact, u32, usize)),
+        ("raw_entropy_nats, sequence 0, position 7, layer 1", of_raw_states),
         ("logsumexp, sequence 0, position 3, layer 0", shifted),
     ] {
         let folder = Folder::empty();

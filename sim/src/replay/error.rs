@@ -21,6 +21,16 @@ pub enum ReplayError {
         /// Channels of the final norm.
         expected: usize,
     },
+    /// Recorded values are numbers, and too large to compute with.
+    #[error("{what} of sequence {seq}, layer {layer} is not finite: recorded values are too large for it")]
+    NotFinite {
+        /// What was computed.
+        what: &'static str,
+        /// Recorded sequence.
+        seq: u32,
+        /// The layer.
+        layer: u16,
+    },
     /// A tensor has another shape than the manifest says.
     #[error("{field} of layer {layer} has shape {found:?}, expected {expected:?}")]
     Shape {

@@ -170,7 +170,29 @@ pub fn replay_cells(
             finish(&heads, meta, cell, settings, outcome);
         }
     }
+    check_finite(meta, layer, &outcomes)?;
     Ok(outcomes)
+}
+
+/// Refuses what overflowed: a number that is none must not travel on, away from its place.
+fn check_finite(
+    meta: &SequenceMeta,
+    layer: LayerIdx,
+    outcomes: &[Result<LayerOutcome, PolicyError>],
+) -> Result<(), ReplayError> {
+    let bad = |what| Err(ReplayError::NotFinite { what, seq: meta.seq.get(), layer: layer.get() });
+    for outcome in outcomes.iter().flatten() {
+        if outcome.recall.iter().any(|recall| !recall.is_finite()) {
+            return bad("the attention");
+        }
+        let is_number = |projected: &ProjectedError| {
+            projected.error.is_finite() && projected.delta.iter().all(|x| x.is_finite())
+        };
+        if !outcome.error_sum.is_finite() || !outcome.projected.iter().all(is_number) {
+            return bad("the attention output");
+        }
+    }
+    Ok(())
 }
 
 /// When which cell evicts. All heads follow one schedule.

@@ -4,7 +4,7 @@ use super::facts_schema::{
     BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, BRANCHES, LENS,
     LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
 };
-use super::manifest::{Manifest, NO_SEQUENCES, ProblemInfo};
+use super::manifest::{DECODING_MODES, FINISH_REASONS, Manifest, NO_SEQUENCES, ProblemInfo};
 use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, TraceVersion, Weight};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -48,6 +48,14 @@ impl Checker<'_> {
         TraceError::malformed(self.path, place, found, accepted)
     }
 
+    /// A word of a list. A later minor version may have more.
+    fn word(&self, place: &str, found: &str, known: &[&str]) -> Result<(), TraceError> {
+        if known.contains(&found) || self.manifest.format > TRACE_VERSION {
+            return Ok(());
+        }
+        Err(self.malformed(place, found, known.join(", ")))
+    }
+
     fn header(&self) -> Result<(), TraceError> {
         let manifest = self.manifest;
         if manifest.shard_tokens == 0 {
@@ -73,6 +81,7 @@ impl Checker<'_> {
                 ));
             }
         }
+        self.word("decoding.mode", &manifest.decoding.mode, DECODING_MODES)?;
         let digests = [
             ("model.weights_sha256", &manifest.model.weights_sha256),
             ("model.tokenizer_sha256", &manifest.model.tokenizer_sha256),
@@ -290,6 +299,7 @@ impl Checker<'_> {
                     format!("at most {}", sequence.prompt_len),
                 ));
             }
+            self.word(&place("finish_reason"), &sequence.finish_reason, FINISH_REASONS)?;
             if sequence.padding_len != 0 {
                 return Err(self.malformed(place("padding_len"), sequence.padding_len, "0"));
             }

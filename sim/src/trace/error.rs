@@ -271,13 +271,22 @@ impl TraceError {
         Self::Malformed {
             path: path.to_owned(),
             place: place.into(),
-            found: found.to_string(),
-            accepted: accepted.into(),
+            found: clipped(found.to_string()),
+            accepted: clipped(accepted.into()),
         }
     }
 
     pub(crate) fn chunk(what: impl Into<String>, found: impl ToString, accepted: impl ToString) -> Self {
         Self::Chunk { what: what.into(), found: found.to_string(), accepted: accepted.to_string() }
+    }
+}
+
+/// A text that fits a message: a hostile file may hold any.
+fn clipped(text: String) -> String {
+    const MOST: usize = 300;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{} … ({} bytes)", &text[..end], text.len()),
+        None => text,
     }
 }
 

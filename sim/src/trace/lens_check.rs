@@ -1,12 +1,12 @@
 //! Lens facts computed again from hidden states and the head, when a trace holds all three.
 
-use super::facts_schema::LENS;
+use super::facts_schema::{LENS, LENS_TOP};
 use super::manifest::SequenceInfo;
 use super::reader::Trace;
 use super::source::TraceSource;
 use super::{Dtype, TraceError};
 use crate::num;
-use crate::types::{LayerIdx, SeqIdx};
+use crate::types::{LayerIdx, SeqIdx, TokenId};
 use ndarray::Array2;
 
 /// (position, layer) pairs that are looked at when not all are.
@@ -117,6 +117,7 @@ fn check_sequence(
     }
     let seq = SeqIdx::new(info.seq);
     let table = trace.lens_table(seq)?;
+    let top = if trace.manifest().lens_top > 0 { trace.lens_top(seq)? } else { Vec::new() };
     let mut checked = 0;
     let mut rows: Vec<usize> = wanted.iter().filter_map(|&row| usize::try_from(row).ok()).collect();
     // Rows of a layer together: its states are read once a shard.
@@ -147,7 +148,39 @@ fn check_sequence(
         let logit = normed.logits.get(fact.top1.idx()).copied().unwrap_or(f32::NEG_INFINITY);
         let place = format!("top1_token {} (the largest is {})", fact.top1, normed.top.1);
         compare(&place, logit.into(), normed.top.0.into(), slack(&normed))?;
+        if let Some(top) = top.get(row) {
+            check_ranks(
+                trace,
+                top,
+                &normed,
+                slack(&normed),
+                &format!("sequence {seq}, position {}, layer {}", fact.pos, fact.layer),
+            )?;
+        }
         checked += 1;
     }
     Ok(checked)
+}
+
+/// Checks the largest logits by rank: each is that of its token, and as large as the logit of that rank is.
+fn check_ranks(
+    trace: &Trace,
+    top: &[(TokenId, f32)],
+    seen: &Seen,
+    slack: f64,
+    place: &str,
+) -> Result<(), TraceError> {
+    let mut sorted = seen.logits.clone();
+    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+    for (rank, (&(token, logit), largest)) in top.iter().zip(sorted).enumerate() {
+        let own = seen.logits.get(token.idx()).copied().unwrap_or(f32::NEG_INFINITY);
+        for (found, expected) in [(logit, own), (own, largest)] {
+            if (f64::from(found) - f64::from(expected)).abs() > slack {
+                let place = format!("logit of token {token}, {place}, rank {rank}");
+                let accepted = format!("{expected} from hidden state and head, with a slack of {slack}");
+                return Err(TraceError::malformed(&trace.path().join(LENS_TOP), place, found, accepted));
+            }
+        }
+    }
+    Ok(())
 }

@@ -72,6 +72,11 @@ pub struct Manifest {
     pub weights: Vec<WeightInfo>,
 }
 
+/// How tokens may have been chosen.
+pub(super) const DECODING_MODES: &[&str] = &["greedy", "sampled", "given", "synthetic"];
+/// Why a sequence may have ended.
+pub(super) const FINISH_REASONS: &[&str] = &["eos", "length", "stop", "given"];
+
 /// The generator of a synthetic trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyntheticInfo {

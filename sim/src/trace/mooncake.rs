@@ -11,8 +11,8 @@
 use super::folder;
 use super::{
     DecodingInfo, DerivedFrom, FinishedTrace, Leftover, ModelInfo, Prefix, Request, StoredFields,
-    StoredRequests, StoredWeights, ToolInfo, Trace, TraceError, TraceHeader, TraceSource, TraceWriter,
-    WorkloadInfo,
+    StoredRequests, StoredWeights, SyntheticInfo, ToolInfo, Trace, TraceError, TraceHeader, TraceSource,
+    TraceWriter, WorkloadInfo,
 };
 use crate::table::write_whole;
 use crate::types::{ModelShape, SeqIdx, TokenId};
@@ -53,7 +53,7 @@ struct ReadLine {
 }
 
 /// What the lines do not say.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MooncakeMeta {
     /// Tokens of a block.
     pub block_tokens: u32,
@@ -63,6 +63,9 @@ pub struct MooncakeMeta {
     pub source: String,
     /// How ids are made.
     pub hash: String,
+    /// What generated the requests; absent when they were recorded or nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<SyntheticInfo>,
 }
 
 /// Where the file beside `lines` is.
@@ -101,13 +104,15 @@ impl BlockIds {
 /// at `i · gap_ms`, the root is not a request), else its sequences. A branch's output is that behind its own prefix.
 ///
 /// # Errors
-/// When the trace is damaged, `block_tokens` differs from that of imported requests, or the system refuses.
+/// When the trace is damaged, `block_tokens` (by default those of imported requests, else [`MOONCAKE_BLOCK_TOKENS`]) differs from that of imported requests, or the system refuses.
 pub fn export(
     trace: &Trace,
-    block_tokens: u32,
+    block_tokens: Option<u32>,
     gap_ms: u64,
     target: &Path,
 ) -> Result<MooncakeMeta, TraceError> {
+    let imported = trace.manifest().requests.as_ref().map(|info| info.block_tokens);
+    let block_tokens = block_tokens.or(imported).unwrap_or(MOONCAKE_BLOCK_TOKENS);
     if block_tokens == 0 {
         return Err(TraceError::chunk("block_tokens", 0, "at least 1"));
     }
@@ -161,6 +166,7 @@ pub fn export(
         hash: "ids in order of first appearance of SHA-256(digest of the block before, 32 zero bytes at first; token ids \
                as little-endian u32)"
             .to_owned(),
+        synthetic: trace.manifest().synthetic.clone(),
     };
     let meta_file = meta_path(target);
     let json = serde_json::to_vec_pretty(&meta).unwrap_or_default();
@@ -197,10 +203,13 @@ pub struct Imported {
 /// known or contradicts the lines; or as [`TraceWriter`].
 pub fn import(lines: &Path, options: ImportOptions, target: &Path) -> Result<Imported, TraceError> {
     let io = |error| TraceError::io(lines, error);
-    let block_tokens = block_tokens(lines, options)?;
+    let meta = meta(lines)?;
+    let block_tokens = block_tokens(lines, meta.as_ref(), options)?;
+    let synthetic = meta.and_then(|meta| meta.synthetic);
     let mut file = File::open(lines).map_err(io)?;
     let (_, digest) = folder::sha256_of_file(&mut file, lines)?;
-    let mut writer = TraceWriter::create(target, header(lines, &digest, block_tokens), Leftover::Refuse)?;
+    let mut writer =
+        TraceWriter::create(target, header(lines, &digest, block_tokens, synthetic), Leftover::Refuse)?;
     let outcome = match fill(lines, options.complete_part, block_tokens, &mut writer) {
         Ok(dropped) => {
             let requests = writer.finished_requests();
@@ -228,6 +237,7 @@ fn fill(
     let mut reader = BufReader::new(File::open(lines).map_err(io)?);
     let (mut batch, mut bytes, mut number, mut at, mut dropped) = (Vec::new(), Vec::new(), 0_u64, 0_u64, 0);
     let mut place = String::new();
+    let mut before = 0;
     loop {
         bytes.clear();
         let mut line = std::io::Read::take(&mut reader, MAX_LINE_BYTES);
@@ -243,7 +253,20 @@ fn fill(
             continue;
         }
         match parse(&bytes, block_tokens) {
-            Ok(request) => batch.push(request),
+            Ok(request) if request.timestamp_ms < before => {
+                let accepted =
+                    format!("at least {before}, that of the line before: requests arrive in order of time");
+                return Err(TraceError::malformed(
+                    lines,
+                    format!("{place}: timestamp_ms"),
+                    request.timestamp_ms,
+                    accepted,
+                ));
+            }
+            Ok(request) => {
+                before = request.timestamp_ms;
+                batch.push(request);
+            }
             // A last line without its end was cut off by whatever wrote it.
             Err(_) if !is_whole && complete_part => dropped = 1,
             Err((found, accepted)) => {
@@ -274,16 +297,26 @@ fn located(lines: &Path, place: &str, error: TraceError) -> TraceError {
     }
 }
 
-fn block_tokens(lines: &Path, options: ImportOptions) -> Result<u32, TraceError> {
+/// What the file beside the lines says, if there is one.
+fn meta(lines: &Path) -> Result<Option<MooncakeMeta>, TraceError> {
     let path = meta_path(lines);
-    let stated = match std::fs::read(&path) {
-        Ok(bytes) => {
-            let meta: MooncakeMeta = folder::parse_json(&bytes, &path)?;
-            Some(meta.block_tokens)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(TraceError::io(&path, error)),
-    };
+    match std::fs::read(&path) {
+        Ok(bytes) => folder::parse_json(&bytes, &path).map(Some),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(TraceError::io(&path, error)),
+    }
+}
+
+fn block_tokens(
+    lines: &Path,
+    meta: Option<&MooncakeMeta>,
+    options: ImportOptions,
+) -> Result<u32, TraceError> {
+    let path = meta_path(lines);
+    let stated = meta.map(|meta| meta.block_tokens);
+    if options.block_tokens == Some(0) {
+        return Err(TraceError::chunk("block size", 0, "at least 1"));
+    }
     match (stated, options.block_tokens) {
         (Some(stated), Some(given)) if stated != given => {
             Err(TraceError::malformed(&path, "block_tokens", stated, format!("{given}, as asked for")))
@@ -307,7 +340,7 @@ fn parse(bytes: &[u8], block_tokens: u32) -> Result<Request, Refused> {
             format!("at most {most} ids for {} tokens in blocks of {block_tokens}", line.input_length);
         return Err((format!("{} hash_ids", line.hash_ids.len()), accepted));
     }
-    if !(line.timestamp.is_finite() && (0.0..9e15).contains(&line.timestamp)) {
+    if !(0.0..9e15).contains(&line.timestamp) {
         return Err((format!("timestamp {}", line.timestamp), "milliseconds from 0 on".to_owned()));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range")]
@@ -320,10 +353,10 @@ fn parse(bytes: &[u8], block_tokens: u32) -> Result<Request, Refused> {
     })
 }
 
-fn header(lines: &Path, digest: &str, block_tokens: u32) -> TraceHeader {
+fn header(lines: &Path, digest: &str, block_tokens: u32, synthetic: Option<SyntheticInfo>) -> TraceHeader {
     let name = lines.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     TraceHeader {
-        synthetic: None,
+        synthetic,
         tool: ToolInfo {
             name: "kvlab".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

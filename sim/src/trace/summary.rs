@@ -8,6 +8,7 @@ use super::{TraceError, field};
 use crate::table::Column;
 use crate::types::SeqIdx;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A field and its size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -178,22 +179,42 @@ pub fn statistics(trace: &Trace, name: &str) -> Result<Vec<FieldStatistics>, Tra
             })
             .collect();
     }
+    if let Some((table, column)) = name.split_once('.')
+        && let Some(table) = TABLES.iter().find(|known| known.name() == table)
+    {
+        return of_column(trace, table.path, column, known.axes.contains(&"layer"));
+    }
     let mut tally = Tally::default();
     match name {
         "weights.final_norm" => tally.add(trace.final_norm()?.iter()),
         "weights.unembedding" => tally.add(trace.unembedding()?.iter()),
-        _ => {
-            let (table, column) = name.split_once('.').unwrap_or_default();
-            if let Some(table) = TABLES.iter().find(|known| known.name() == table) {
-                let file = trace.table_file(table.path)?;
-                for group in 0..file.groups() {
-                    let rows = file.read(file.group(group)).map_err(TraceError::table)?;
-                    tally.add_column(rows.column(column));
-                }
-            }
-        }
+        _ => {}
     }
     Ok(vec![tally.finish()])
+}
+
+/// A column of a table, by layer where it has one.
+fn of_column(
+    trace: &Trace,
+    table: &'static str,
+    column: &str,
+    has_layers: bool,
+) -> Result<Vec<FieldStatistics>, TraceError> {
+    let file = trace.table_file(table)?;
+    let mut tallies: BTreeMap<Option<u16>, Tally> = BTreeMap::new();
+    for group in 0..file.groups() {
+        let rows = file.read(file.group(group)).map_err(TraceError::table)?;
+        let Some(values) = rows.column(column) else { continue };
+        let layers = rows.int("layer").ok().filter(|_| has_layers);
+        for row in 0..rows.rows() {
+            let layer = layers.and_then(|layers| u16::try_from(layers[row]?).ok());
+            tallies.entry(layer).or_insert_with(|| Tally { layer, ..Tally::default() }).value(values, row);
+        }
+    }
+    if tallies.is_empty() {
+        tallies.insert(None, Tally::default());
+    }
+    Ok(tallies.into_values().map(Tally::finish).collect())
 }
 
 #[derive(Default)]
@@ -221,25 +242,21 @@ impl Tally {
         }
     }
 
-    fn add_column(&mut self, column: Option<&Column>) {
-        #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
-        let numbers: Vec<Option<f64>> = match column {
-            None => return,
-            Some(Column::Int(values)) => values.iter().map(|value| value.map(|value| value as f64)).collect(),
-            Some(Column::Real(values)) => values.clone(),
-            Some(Column::Bool(values)) => values.iter().map(|value| value.map(f64::from)).collect(),
-            Some(Column::Text(values)) => {
-                self.count += values.len() as u64;
-                self.absent += values.iter().filter(|value| value.is_none()).count() as u64;
+    #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
+    fn value(&mut self, column: &Column, row: usize) {
+        self.count += 1;
+        let number = match column {
+            Column::Int(values) => values[row].map(|value| value as f64),
+            Column::Real(values) => values[row],
+            Column::Bool(values) => values[row].map(f64::from),
+            Column::Text(values) => {
+                self.absent += u64::from(values[row].is_none());
                 return;
             }
         };
-        for value in numbers {
-            self.count += 1;
-            match value {
-                Some(value) => self.number(value),
-                None => self.absent += 1,
-            }
+        match number {
+            Some(number) => self.number(number),
+            None => self.absent += 1,
         }
     }
 

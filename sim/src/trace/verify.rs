@@ -3,7 +3,7 @@
 //! Structure is checked by the reader on the way; this adds digests of all files, finite values in all tensors, and
 //! facts against each other.
 
-use super::facts_schema::{LENS, REQUESTS};
+use super::facts_schema::{LENS, LENS_TOP, REQUESTS};
 use super::manifest::{Manifest, SequenceInfo};
 use super::reader::Trace;
 use super::source::{LensRow, TraceSource};
@@ -82,13 +82,7 @@ pub fn verify_to(root: &Path, depth: Depth) -> Result<VerifyReport, TraceError> 
     for shard in 0..manifest.shards.len() {
         tensor_values += trace.check_shard(shard)?;
     }
-    for table in &manifest.tables {
-        let (mut file, path) = folder::open_inside(root, &table.path)?;
-        let (_, found) = folder::sha256_of_file(&mut file, &path)?;
-        if found != table.sha256 {
-            return Err(TraceError::Checksum { path, expected: table.sha256.clone(), found });
-        }
-    }
+    manifest.tables.iter().try_for_each(|table| check_digest(root, &table.path, &table.sha256))?;
     for weight in Weight::of(manifest) {
         tensor_values += weights::check(&trace, weight)?;
     }
@@ -126,6 +120,25 @@ pub fn verify_to(root: &Path, depth: Depth) -> Result<VerifyReport, TraceError> 
         next_tokens_equal: next_tokens.equal,
         unlisted: unlisted(root, manifest)?,
     })
+}
+
+/// Checks the digest of every file that the manifest names.
+pub(super) fn check_digests(trace: &Trace) -> Result<(), TraceError> {
+    let manifest = trace.manifest();
+    let shards = manifest.shards.iter().map(|shard| (&shard.path, &shard.sha256));
+    let tables = manifest.tables.iter().map(|table| (&table.path, &table.sha256));
+    let weights = manifest.weights.iter().map(|weight| (&weight.path, &weight.sha256));
+    let mut files = shards.chain(tables).chain(weights);
+    files.try_for_each(|(path, expected)| check_digest(trace.path(), path, expected))
+}
+
+fn check_digest(root: &Path, inside: &str, expected: &str) -> Result<(), TraceError> {
+    let (mut file, path) = folder::open_inside(root, inside)?;
+    let (_, found) = folder::sha256_of_file(&mut file, &path)?;
+    if found == expected {
+        return Ok(());
+    }
+    Err(TraceError::Checksum { path, expected: expected.to_owned(), found })
 }
 
 /// Reads all requests; gives how many there are.
@@ -211,6 +224,14 @@ fn check_lens(trace: &Trace, info: &SequenceInfo) -> Result<u64, TraceError> {
         check("top1_logit", logit, f64::MIN, f64::from(logsumexp), slack)?;
         let probability = f64::from(num::exp((logit - logsumexp).min(0.0)));
         check("top1_prob", row.top1_prob, probability, probability, slack)?;
+        if let Some((rank, token)) = top.get(at).and_then(|top| repeated(top)) {
+            let place = format!(
+                "lens_top.token, sequence {}, position {}, layer {}, rank {rank}",
+                info.seq, row.pos, row.layer
+            );
+            let path = trace.path().join(LENS_TOP);
+            return Err(TraceError::malformed(&path, place, token, "a token that no earlier rank has"));
+        }
         let logits: Vec<f32> = match top.get(at) {
             Some(top) => top.iter().map(|&(_, logit)| logit).collect(),
             None => vec![logit],
@@ -219,6 +240,15 @@ fn check_lens(trace: &Trace, info: &SequenceInfo) -> Result<u64, TraceError> {
         check("entropy_nats", row.entropy_nats, low, high, slack)?;
     }
     Ok(lens.rows.len() as u64)
+}
+
+/// The first rank whose token an earlier one has.
+fn repeated(top: &[(TokenId, f32)]) -> Option<(usize, TokenId)> {
+    let mut seen = BTreeSet::new();
+    top.iter()
+        .enumerate()
+        .find(|(_, (token, _))| !seen.insert(*token))
+        .map(|(rank, (token, _))| (rank, *token))
 }
 
 /// The entropies that a distribution over `vocab` tokens can have, given its largest logits and its log-sum-exp.

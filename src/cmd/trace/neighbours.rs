@@ -3,7 +3,7 @@
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use kvlab_sim::trace::Trace;
-use kvlab_sim::trace::mooncake::{self, ImportOptions, MOONCAKE_BLOCK_TOKENS};
+use kvlab_sim::trace::mooncake::{self, ImportOptions};
 use std::path::PathBuf;
 
 /// Write the requests of a trace as Mooncake JSON lines: timestamp, input_length, output_length, hash_ids.
@@ -19,9 +19,9 @@ pub(super) struct ExportArgs {
     /// File for the lines
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Tokens of a block
-    #[arg(long, default_value_t = MOONCAKE_BLOCK_TOKENS, value_name = "TOKENS")]
-    block_size: u32,
+    /// Tokens of a block [default: that of imported requests, else 512, as in the published traces]
+    #[arg(long, value_name = "TOKENS")]
+    block_size: Option<u32>,
     /// Time between the arrivals of two problems, or sequences; a trace holds none of its own
     #[arg(long, default_value_t = 1000, value_name = "MS")]
     gap_ms: u64,
@@ -31,6 +31,8 @@ pub(super) struct ExportArgs {
 }
 
 /// Make a trace of Mooncake JSON lines, for studies of prefix caches. It holds requests and blocks, no tokens and no tensors.
+///
+/// Fractions of a millisecond are cut off, and keys beside timestamp, input_length, output_length and hash_ids are left alone.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: kvlab trace import conversation_trace.jsonl --block-size 512 --out requests"

@@ -10,7 +10,7 @@ use kvlab_sim::trace::synth::{
 use kvlab_sim::trace::{Dtype, Leftover, Trace, TraceHeader, TraceSource};
 use kvlab_sim::types::ModelShape;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Write a generated trace. It is labelled synthetic wherever it is used.
 ///
@@ -115,9 +115,16 @@ pub(super) fn run(args: &Args) -> Result<Done, CliError> {
     shape.kv_heads = args.kv_heads.unwrap_or(shape.kv_heads);
     shape.head_dim = args.head_dim.unwrap_or(shape.head_dim);
     shape.vocab = args.vocab.unwrap_or(shape.vocab);
-    params.extend(args.set.iter().cloned());
+    for (at, (key, value)) in args.set.iter().enumerate() {
+        if args.set[..at].iter().any(|(earlier, _)| earlier == key) {
+            let reason = format!("--set {key} is given twice");
+            return Err(CliError::Invalid { path: out.clone(), reason });
+        }
+        params.insert(key.clone(), value.clone());
+    }
     let params = Value::Object(params);
     let digest = if args.workload == BRANCH_TREES {
+        refuse_lengths(args, out)?;
         let trees = SyntheticBranches::build(shape, args.seed, branch_params(params)?)?;
         trees.write(out, Leftover::Resume)?.digest
     } else {
@@ -134,6 +141,27 @@ pub(super) fn run(args: &Args) -> Result<Done, CliError> {
     };
     news(&format!("synthetic trace written to {} (digest {digest})", out.display()));
     Ok(Done::All)
+}
+
+/// Lengths and heads are those of sequences, which branch trees have none of.
+fn refuse_lengths(args: &Args, out: &Path) -> Result<(), CliError> {
+    let given = [
+        ("--len", args.len.is_some()),
+        ("--prompt", args.prompt.is_some()),
+        ("--sequences", args.sequences.is_some()),
+        ("--q-heads", args.q_heads.is_some()),
+        ("--kv-heads", args.kv_heads.is_some()),
+        ("--head-dim", args.head_dim.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => {
+            let reason = format!(
+                "{flag} means nothing to {BRANCH_TREES}: their sizes are parameters, see `kvlab list workloads`"
+            );
+            Err(CliError::Invalid { path: out.to_owned(), reason })
+        }
+        None => Ok(()),
+    }
 }
 
 const NAMES: &[&str] = &[

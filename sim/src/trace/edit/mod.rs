@@ -6,6 +6,7 @@ mod jsonl;
 
 pub use jsonl::to_jsonl;
 
+use super::verify::check_digests;
 use super::{DerivedFrom, Dtype, Leftover, Trace, TraceError, TraceHeader, TraceSource, TraceWriter};
 use super::{StoredBranches, StoredFields, StoredRequests, StoredWeights};
 use crate::types::LayerIdx;
@@ -122,10 +123,23 @@ fn write(
     for (trace, selection) in parts {
         check_selection(trace, selection)?;
     }
+    // What is written gets digests of its own: damage would be sealed with it.
+    for (trace, _) in parts {
+        check_digests(trace)?;
+    }
     let mut left_out = Vec::new();
     let mut header = header(first, selection, storage, &mut left_out);
-    header.derived_from =
-        parts.iter().map(|(trace, _)| DerivedFrom { digest: trace.digest(), how: how.to_owned() }).collect();
+    let is_of_one_seed = others.iter().all(|(other, _)| seeds(other) == seeds(first));
+    let derived = |trace: &Trace| {
+        let (seed, generator) = seeds(trace);
+        let how = match generator {
+            _ if is_of_one_seed => how.to_owned(),
+            Some(generator) => format!("{how} (seed {generator})"),
+            None => format!("{how} (seed {seed})"),
+        };
+        DerivedFrom { digest: trace.digest(), how }
+    };
+    header.derived_from = parts.iter().map(|(trace, _)| derived(trace)).collect();
     if others.iter().any(|(other, _)| other.manifest().workload != header.workload) {
         let names = parts.iter().map(|(trace, _)| trace.manifest().workload.name.as_str());
         header.workload.name = names.collect::<Vec<_>>().join("+");
@@ -148,6 +162,11 @@ fn write(
         super::folder::discard_unfinished(target);
     }
     outcome
+}
+
+/// The seed of a recording, and that of its generator.
+fn seeds(trace: &Trace) -> (u64, Option<u64>) {
+    (trace.manifest().seed, trace.manifest().synthetic.as_ref().map(|synthetic| synthetic.seed))
 }
 
 /// Refuses what cannot be taken before anything is written.

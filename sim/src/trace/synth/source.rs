@@ -1,6 +1,6 @@
 //! A generated trace as a source, made when it is asked for, and as a folder.
 
-use super::{Generator, WORKLOADS, Workload, workload};
+use super::{BRANCH_TREES, Generator, WORKLOADS, Workload, workload};
 use crate::trace::folder::sha256;
 use crate::trace::{
     Chunk, DecodingInfo, Dtype, FinishedTrace, LayerChunk, LayerTensors, Leftover, LensRow, ModelInfo,
@@ -95,7 +95,8 @@ impl Synthetic {
     pub fn with_params(id: &str, spec: SynthSpec, params: Value) -> Result<Self, TraceError> {
         spec.check()?;
         let Some(workload) = workload(id) else {
-            let accepted = WORKLOADS.iter().map(|workload| workload.id).collect::<Vec<_>>().join(", ");
+            let known = WORKLOADS.iter().map(|workload| workload.id).chain([BRANCH_TREES]);
+            let accepted = known.collect::<Vec<_>>().join(", ");
             return Err(TraceError::Spec { what: "workload", found: id.to_owned(), accepted });
         };
         let sequences = (0_u32..)
