@@ -2,6 +2,7 @@
 //!
 //! Models here are small and random. What they say means nothing; what is kept, and when, must be exact.
 
+mod identity;
 mod served;
 
 use std::num::NonZeroUsize;

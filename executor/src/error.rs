@@ -4,7 +4,8 @@ use kvlab_sim::{policy::PolicyError, table::TableError, trace::TraceError};
 
 use crate::{
     closed_loop::ClosedLoopError, decode::DecodeError, embedded::EmbeddedError, family::ModelError,
-    problems::ProblemError, record::RecordError, runtime::RuntimeError, setup::SetupError, text::TextError,
+    fidelity::FidelityError, problems::ProblemError, record::RecordError, runtime::RuntimeError,
+    setup::SetupError, text::TextError,
 };
 
 /// Why the executor stopped.
@@ -38,6 +39,9 @@ pub enum ExecutorError {
     /// An execution that cannot begin or go on.
     #[error(transparent)]
     ClosedLoop(#[from] ClosedLoopError),
+    /// A replay beside an execution.
+    #[error(transparent)]
+    Fidelity(#[from] FidelityError),
     /// A policy cannot decide.
     #[error(transparent)]
     Policy(#[from] PolicyError),

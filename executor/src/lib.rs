@@ -17,6 +17,7 @@ mod embedded;
 mod engine;
 mod error;
 mod family;
+pub mod fidelity;
 mod forecast;
 mod gguf;
 pub mod grade;

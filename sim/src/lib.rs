@@ -13,6 +13,7 @@
 pub mod contract;
 pub mod cost;
 pub mod engine;
+pub mod fidelity;
 pub mod ledger;
 pub mod metrics;
 pub mod num;

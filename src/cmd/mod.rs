@@ -2,6 +2,7 @@
 
 pub(crate) mod demo;
 pub(crate) mod exec;
+pub(crate) mod fidelity;
 pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;

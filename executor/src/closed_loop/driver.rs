@@ -32,6 +32,9 @@ use crate::{
     error::ExecutorError,
 };
 
+/// Which tokens evictions kept, `[layer][eviction][kv_head][slot]`.
+pub type KeptTokens = Vec<Vec<Vec<Vec<u32>>>>;
+
 /// A stack under a seed, at work on one sequence.
 #[derive(Debug)]
 pub(super) struct Driver<'a> {
@@ -48,6 +51,8 @@ pub(super) struct Driver<'a> {
     /// Bits read, summed over steps.
     read_bits: u64,
     exact_bits: usize,
+    /// What stayed; nothing unless it is listed.
+    kept: Option<KeptTokens>,
 }
 
 impl<'a> Driver<'a> {
@@ -76,7 +81,18 @@ impl<'a> Driver<'a> {
             attended: 0,
             read_bits: 0,
             exact_bits: bytes_per_scalar as usize * 8,
+            kept: None,
         }
+    }
+
+    /// Lists which tokens every eviction from here on keeps.
+    pub(super) fn list_kept(&mut self) {
+        self.kept = Some(vec![Vec::new(); self.heads.len()]);
+    }
+
+    /// What was listed.
+    pub(super) fn take_kept(&mut self) -> KeptTokens {
+        self.kept.take().unwrap_or_default()
     }
 
     /// The token at `pos` is stored in every layer and KV head.
@@ -221,6 +237,9 @@ impl<'a> Driver<'a> {
                 turn(decoder, layer, &kept, &self.known)?;
             }
             decoder.retain(layer, &kept)?;
+            if let Some(lists) = &mut self.kept {
+                lists[layer].push(kept);
+            }
             self.evictions[layer].push(LayerEviction { seen, heads: sets });
         }
         Ok(())

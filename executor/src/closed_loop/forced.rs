@@ -28,6 +28,16 @@ pub fn force(
     tokens: &[u32],
     full: &[Vec<f32>],
 ) -> Result<ForcedRun, ExecutorError> {
+    let (divergences, agreements) = feed(&mut run, tokens, full)?;
+    Ok(ForcedRun { divergences, agreements, footprint: run.finish() })
+}
+
+/// The steps of [`force`]: divergences and agreements.
+pub(crate) fn feed(
+    run: &mut LiveRun<'_, '_>,
+    tokens: &[u32],
+    full: &[Vec<f32>],
+) -> Result<(Vec<f64>, u64), ExecutorError> {
     let mut divergences = Vec::new();
     let mut agreements = 0;
     for (step, token) in tokens.iter().enumerate() {
@@ -39,5 +49,5 @@ pub fn force(
         divergences.push(divergence_nats(full, &logits, normalisers));
         agreements += u64::from(greedy(full) == greedy(&logits));
     }
-    Ok(ForcedRun { divergences, agreements, footprint: run.finish() })
+    Ok((divergences, agreements))
 }

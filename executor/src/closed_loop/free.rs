@@ -57,6 +57,17 @@ pub fn generate(
     mut run: LiveRun<'_, '_>,
     prefix: &Prefix,
     limits: Limits<'_>,
+    each: impl FnMut(Vec<f32>),
+) -> Result<FreeRun, ExecutorError> {
+    let made = decode(&mut run, prefix, limits, each)?;
+    Ok(FreeRun { footprint: run.finish(), ..made })
+}
+
+/// The steps of [`generate`]; what was held and evicted is not said yet.
+pub(crate) fn decode(
+    run: &mut LiveRun<'_, '_>,
+    prefix: &Prefix,
+    limits: Limits<'_>,
     mut each: impl FnMut(Vec<f32>),
 ) -> Result<FreeRun, ExecutorError> {
     let mut tokens = Vec::new();
@@ -80,5 +91,5 @@ pub fn generate(
         }
     }
     let text = run.codec().map(|codec| codec.decode(&tokens)).transpose()?;
-    Ok(FreeRun { tokens, text, finish, footprint: run.finish() })
+    Ok(FreeRun { tokens, text, finish, footprint: Footprint::default() })
 }

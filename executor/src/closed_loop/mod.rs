@@ -17,15 +17,19 @@ mod known;
 mod live;
 mod outcome;
 mod prefix;
-mod rows;
+pub(crate) mod rows;
 mod run;
-mod study;
+pub(crate) mod study;
 
+pub(crate) use forced::feed;
+pub(crate) use free::decode;
+
+pub use driver::KeptTokens;
 pub use error::ClosedLoopError;
 pub use forced::{ForcedRun, force};
 pub use free::{FinishReason, FreeRun, Limits, generate};
 pub use live::{LiveHead, QueryRing};
 pub use outcome::Footprint;
 pub use prefix::Prefix;
-pub use run::{LiveCell, LiveRun};
+pub use run::{LiveCell, LivePass, LiveRun, RecordedRun};
 pub use study::{ExecPlan, Mode, exec};

@@ -31,6 +31,8 @@ pub struct Prefix {
     pub(super) known: Arc<Known>,
     pub(super) len: u32,
     pub(super) next: u32,
+    /// What the passes over the prompt gave; nothing unless the prefix was [recorded](Prefix::recorded).
+    pub(super) passes: Vec<Pass>,
 }
 
 impl Prefix {
@@ -45,7 +47,8 @@ impl Prefix {
         chunk: NonZeroUsize,
         window: u32,
     ) -> Result<Self, ExecutorError> {
-        Self::made(model, prompt, chunk, window, false, Needs::NONE)
+        let wanted = Wanted { window, ..Wanted::default() };
+        Self::made(model, prompt, chunk, wanted)
     }
 
     /// As [`Prefix::new`], with what every stack of `stacks` looks at: queries of the longest window and, where one
@@ -59,22 +62,27 @@ impl Prefix {
         chunk: NonZeroUsize,
         stacks: impl IntoIterator<Item = &'a Stack>,
     ) -> Result<Self, ExecutorError> {
-        let (mut window, mut accumulates, mut needs) = (0, false, Needs::NONE);
-        for stack in stacks {
-            window = stack.window().max(window);
-            accumulates |= stack.accumulates();
-            needs = needs.and(stack.needs());
-        }
-        Self::made(model, prompt, chunk, window, accumulates, needs)
+        Self::made(model, prompt, chunk, Wanted::of(stacks))
+    }
+
+    /// As [`Prefix::for_stacks`], and the states of every layer at every prompt token are kept.
+    ///
+    /// # Errors
+    /// As [`Prefix::new`].
+    pub fn recorded<'a>(
+        model: &mut Model,
+        prompt: &[u32],
+        chunk: NonZeroUsize,
+        stacks: impl IntoIterator<Item = &'a Stack>,
+    ) -> Result<Self, ExecutorError> {
+        Self::made(model, prompt, chunk, Wanted { is_recorded: true, ..Wanted::of(stacks) })
     }
 
     fn made(
         model: &mut Model,
         prompt: &[u32],
         chunk: NonZeroUsize,
-        window: u32,
-        accumulates: bool,
-        needs: Needs,
+        Wanted { window, accumulates, needs, is_recorded }: Wanted,
     ) -> Result<Self, ExecutorError> {
         // Whoever accumulates looks at every query once: those of a chunk must be at hand after it.
         let chunk_len = u32::try_from(chunk.get().min(prompt.len())).unwrap_or(u32::MAX);
@@ -83,10 +91,14 @@ impl Prefix {
         let len = u32::try_from(prompt.len()).map_err(|_| DecodeError::PositionsExhausted)?;
         let mut queries = QueryRing::new(model.config(), window);
         let mut decoder = model.decoder()?;
-        let taps = Taps { queries: window > 0, ..Taps::NONE };
+        let taps = if is_recorded { Taps::STATES } else { Taps { queries: window > 0, ..Taps::NONE } };
+        let mut passes = Vec::new();
         let mut mass: Vec<Vec<Vec<f32>>> = Vec::new();
         let remember = |decoder: &mut Decoder<'_>, pass: &Pass| {
             queries.take(pass);
+            if is_recorded {
+                passes.push(pass.clone());
+            }
             if accumulates {
                 accumulate_pass(decoder, &queries, pass, &mut mass);
             }
@@ -94,13 +106,18 @@ impl Prefix {
         };
         let last = decoder.prefill(prompt, chunk, taps, remember)?;
         let next = greedy(&decoder.last_logits(&last)?);
-        Ok(Self { cache: decoder.cache().clone(), queries, mass, known, len, next })
+        Ok(Self { cache: decoder.cache().clone(), queries, mass, known, len, next, passes })
     }
 
     /// Tokens of the prompt.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// What the passes over the prompt gave; nothing unless it was [recorded](Prefix::recorded).
+    pub(crate) fn passes(&self) -> &[Pass] {
+        &self.passes
     }
 
     /// Whether there are none; never, since an empty prompt is refused.
@@ -113,6 +130,27 @@ impl Prefix {
     #[must_use]
     pub fn next(&self) -> u32 {
         self.next
+    }
+}
+
+/// What is kept of a prompt.
+#[derive(Default)]
+struct Wanted {
+    window: u32,
+    accumulates: bool,
+    needs: Needs,
+    is_recorded: bool,
+}
+
+impl Wanted {
+    fn of<'a>(stacks: impl IntoIterator<Item = &'a Stack>) -> Self {
+        let mut wanted = Self::default();
+        for stack in stacks {
+            wanted.window = stack.window().max(wanted.window);
+            wanted.accumulates |= stack.accumulates();
+            wanted.needs = wanted.needs.and(stack.needs());
+        }
+        wanted
     }
 }
 

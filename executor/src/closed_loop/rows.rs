@@ -23,26 +23,41 @@ pub(super) fn results(
     plan: &ExecPlan<'_>,
     executed: &Executed<'_>,
 ) -> Result<Results, ExecutorError> {
-    let source = source(model, set, executed)?;
-    let bootstrap = Bootstrap::by_item(executed.items.iter().map(|item| item.item.as_str()));
-    let context = Context { model, source: &source, plan, executed, bootstrap };
-    let rows: Vec<CellRow> =
-        executed.cells.iter().map(|cell| context.row(cell)).collect::<Result<_, ExecutorError>>()?;
+    let (source, rows) = real_rows(model, set, plan, executed)?;
     Ok(Results {
-        manifest: ResultsManifest {
-            version: RESULTS_VERSION,
-            tool: concat!("kvlab ", env!("CARGO_PKG_VERSION")).to_owned(),
-            scenario: plan.scenario.id.clone(),
-            why: plan.scenario.why.clone(),
-            scenario_digest: sha256_hex(plan.scenario.text.as_bytes()),
-            scenario_text: plan.scenario.text.clone(),
-            sources: vec![source],
-            command: plan.command.clone(),
-        },
+        manifest: manifest(plan, source),
         cells: cells_table(&rows)?,
         series: series_table(&[])?,
         more: Vec::new(),
     })
+}
+
+/// What is known about the run beside its numbers.
+pub(crate) fn manifest(plan: &ExecPlan<'_>, source: SourceInfo) -> ResultsManifest {
+    ResultsManifest {
+        version: RESULTS_VERSION,
+        tool: concat!("kvlab ", env!("CARGO_PKG_VERSION")).to_owned(),
+        scenario: plan.scenario.id.clone(),
+        why: plan.scenario.why.clone(),
+        scenario_digest: sha256_hex(plan.scenario.text.as_bytes()),
+        scenario_text: plan.scenario.text.clone(),
+        sources: vec![source],
+        command: plan.command.clone(),
+    }
+}
+
+/// What was run, and a row for each cell.
+pub(crate) fn real_rows(
+    model: &Model,
+    set: &ItemSet,
+    plan: &ExecPlan<'_>,
+    executed: &Executed<'_>,
+) -> Result<(SourceInfo, Vec<CellRow>), ExecutorError> {
+    let source = source(model, set, executed)?;
+    let bootstrap = Bootstrap::by_item(executed.items.iter().map(|item| item.item.as_str()));
+    let context = Context { model, source: &source, plan, executed, bootstrap };
+    let rows = executed.cells.iter().map(|cell| context.row(cell)).collect::<Result<_, ExecutorError>>()?;
+    Ok((source, rows))
 }
 
 /// What results say about the model and the items; the digest covers weights, graphs, tokenizer, prompts and answers.

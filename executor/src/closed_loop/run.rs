@@ -9,7 +9,13 @@ use kvlab_sim::{
     types::{ModelShape, SeqIdx},
 };
 
-use super::{ClosedLoopError, driver::Driver, live::QueryRing, outcome::Footprint, prefix::Prefix};
+use super::{
+    ClosedLoopError,
+    driver::{Driver, KeptTokens},
+    live::QueryRing,
+    outcome::Footprint,
+    prefix::Prefix,
+};
 use crate::{
     decode::{Ask, Decoder, Pass, Taps},
     error::ExecutorError,
@@ -51,6 +57,28 @@ pub struct LiveRun<'m, 'a> {
     keep_ratios: f64,
     steps: u32,
     seen: u32,
+    /// What the passes gave; nothing unless the run is [recorded](LiveRun::recording).
+    record: Option<Vec<LivePass>>,
+}
+
+/// What a [recorded](LiveRun::recording) run did.
+#[derive(Debug, Clone)]
+pub struct RecordedRun {
+    /// What it held and evicted.
+    pub footprint: Footprint,
+    /// Its steps.
+    pub steps: Vec<LivePass>,
+    /// Which tokens each eviction kept.
+    pub kept: KeptTokens,
+}
+
+/// A decode step, as the model ran it.
+#[derive(Debug, Clone)]
+pub struct LivePass {
+    /// States of every layer at the token.
+    pub pass: Pass,
+    /// Where the token was rotated, if that is not its position.
+    pub place: Option<u32>,
 }
 
 impl<'m, 'a> LiveRun<'m, 'a> {
@@ -94,7 +122,15 @@ impl<'m, 'a> LiveRun<'m, 'a> {
             keep_ratios,
             steps,
             seen,
+            record: None,
         })
+    }
+
+    /// Keeps the states of every step from here on, for [`LiveRun::finish_recorded`], and which tokens each eviction kept.
+    #[must_use]
+    pub fn recording(mut self) -> Self {
+        self.driver.list_kept();
+        Self { record: Some(Vec::new()), ..self }
     }
 
     /// Feeds a token: it is stored, attends to everything resident, and then an eviction may follow. Gives the logits of the
@@ -103,7 +139,10 @@ impl<'m, 'a> LiveRun<'m, 'a> {
     /// # Errors
     /// As [`Decoder::forward`], and the stack.
     pub fn step(&mut self, token: u32) -> Result<Vec<f32>, ExecutorError> {
-        let taps = Taps { queries: self.queries.window() > 0, ..Taps::NONE };
+        let taps = match &self.record {
+            Some(_) => Taps::STATES,
+            None => Taps { queries: self.queries.window() > 0, ..Taps::NONE },
+        };
         let (pos, place) = (self.decoder.next_position(), self.driver.place());
         self.driver.store(pos);
         let pass: Pass = if self.selects {
@@ -120,7 +159,11 @@ impl<'m, 'a> LiveRun<'m, 'a> {
         self.measure();
         self.driver.attend(&self.decoder, &self.queries)?;
         self.driver.evict_if_due(&mut self.decoder, &self.queries, Moment::DecodeStep)?;
-        Ok(self.decoder.last_logits(&pass)?)
+        let logits = self.decoder.last_logits(&pass)?;
+        if let Some(record) = &mut self.record {
+            record.push(LivePass { pass, place });
+        }
+        Ok(logits)
     }
 
     /// The tokenizer, if the model has one.
@@ -133,6 +176,14 @@ impl<'m, 'a> LiveRun<'m, 'a> {
     #[must_use]
     pub fn decoder(&self) -> &Decoder<'m> {
         &self.decoder
+    }
+
+    /// Ends a [recorded](LiveRun::recording) run.
+    #[must_use]
+    pub fn finish_recorded(mut self) -> RecordedRun {
+        let steps = self.record.take().unwrap_or_default();
+        let kept = self.driver.take_kept();
+        RecordedRun { footprint: self.finish(), steps, kept }
     }
 
     /// Ends the run.

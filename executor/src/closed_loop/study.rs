@@ -79,7 +79,7 @@ impl<'a> ExecPlan<'a> {
 
 /// What one cell did on one item.
 #[derive(Debug, Clone)]
-pub(super) enum Measured {
+pub(crate) enum Measured {
     /// A free run, and whether its answer is right, where there is an expected one.
     Free { run: FreeRun, is_correct: Option<bool> },
     /// A teacher-forced run.
@@ -88,23 +88,23 @@ pub(super) enum Measured {
 
 /// One cell with what it did, `[item]`.
 #[derive(Debug)]
-pub(super) struct CellRun<'p> {
-    pub(super) plan: &'p EvictionPlan,
-    pub(super) measured: Vec<Measured>,
+pub(crate) struct CellRun<'p> {
+    pub(crate) plan: &'p EvictionPlan,
+    pub(crate) measured: Vec<Measured>,
     /// Why it stopped.
-    pub(super) failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 /// What all rows share.
 #[derive(Debug)]
-pub(super) struct Executed<'p> {
-    pub(super) study: &'p EvictionStudy,
-    pub(super) items: &'p [RecordItem],
+pub(crate) struct Executed<'p> {
+    pub(crate) study: &'p EvictionStudy,
+    pub(crate) items: &'p [RecordItem],
     /// Prompt tokens, `[item]`.
-    pub(super) prompts: Vec<Vec<u32>>,
+    pub(crate) prompts: Vec<Vec<u32>>,
     /// The full cache's free runs, `[item]`.
-    pub(super) full: Vec<Measured>,
-    pub(super) cells: Vec<CellRun<'p>>,
+    pub(crate) full: Vec<Measured>,
+    pub(crate) cells: Vec<CellRun<'p>>,
 }
 
 /// Runs every eviction cell of the scenario on every item of `set`. Cells that cannot work are skipped rows; a cell that fails
@@ -119,13 +119,35 @@ pub fn exec(
     progress: &dyn Progress,
 ) -> Result<Results, ExecutorError> {
     let scenario = plan.scenario;
+    let plans = scenario.plan(model.shape()?.vocab).eviction;
+    let mut executed = prepared(model, set, plan, &plans)?;
+    let runnable = plans.iter().filter(|plan| plan.stack.is_ok()).count() as u64;
+    let items = executed.items.len();
+    progress.start(&format!("executing {}", scenario.id), Some(items as u64 * (runnable + 1)));
+    let full = full_cache()?;
+    for index in 0..items {
+        run_item(model, set, plan, &full, index, &mut executed, progress)?;
+    }
+    progress.finish();
+    rows::results(model, set, plan, &executed)
+}
+
+/// What is run, before anything is: the prompts in tokens, and a cell for each plan.
+///
+/// # Errors
+/// No item, a scenario without an eviction section, or a prompt that cannot be made or does not fit.
+pub(crate) fn prepared<'p>(
+    model: &Model,
+    set: &'p ItemSet,
+    plan: &ExecPlan<'p>,
+    plans: &'p [EvictionPlan],
+) -> Result<Executed<'p>, ExecutorError> {
     let study = plan.study()?;
-    let limit = scenario.limit.map_or(usize::MAX, |limit| limit as usize);
+    let limit = plan.scenario.limit.map_or(usize::MAX, |limit| limit as usize);
     let items = &set.items[..set.items.len().min(limit)];
     if items.is_empty() {
         return Err(ClosedLoopError::NoItems.into());
     }
-    let plans = scenario.plan(model.shape()?.vocab).eviction;
     let prompts = items
         .iter()
         .map(|item| {
@@ -138,19 +160,11 @@ pub fn exec(
         .iter()
         .map(|plan| CellRun { plan, measured: Vec::with_capacity(items.len()), failure: None })
         .collect();
-    let mut executed = Executed { study, items, prompts, full: Vec::new(), cells };
-    let runnable = plans.iter().filter(|plan| plan.stack.is_ok()).count() as u64;
-    progress.start(&format!("executing {}", scenario.id), Some(items.len() as u64 * (runnable + 1)));
-    let full = full_cache()?;
-    for index in 0..items.len() {
-        run_item(model, set, plan, &full, index, &mut executed, progress)?;
-    }
-    progress.finish();
-    rows::results(model, set, plan, &executed)
+    Ok(Executed { study, items, prompts, full: Vec::new(), cells })
 }
 
 /// The stack that keeps everything.
-fn full_cache() -> Result<Stack, ExecutorError> {
+pub(crate) fn full_cache() -> Result<Stack, ExecutorError> {
     let any = Knobs { capacity: 1, recent: 0, sinks: 0, period: 1, window: 1 };
     Ok(registry::composition("full")?.stack(&any, &RawParams::default())?)
 }
@@ -215,7 +229,7 @@ fn run_item(
 }
 
 /// Whether an error says something about the policy and nothing about the machine.
-fn is_of_the_cell(error: &ExecutorError) -> bool {
+pub(crate) fn is_of_the_cell(error: &ExecutorError) -> bool {
     matches!(
         error,
         ExecutorError::Policy(_)

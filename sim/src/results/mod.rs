@@ -15,7 +15,7 @@ mod version;
 pub use digest::{cell_id, sha256_hex};
 pub use error::ResultsError;
 pub use io::{Formats, read, write};
-pub use rows::{CellRow, SeriesRow, cells_table, series_table};
+pub use rows::{CellRow, SeriesRow, cells_table, series_table, table_of};
 pub use stats::{Bootstrap, Estimate};
 pub use version::{RESULTS_VERSION, ResultsVersion};
 
@@ -136,11 +136,43 @@ pub const PROBLEM_COLUMNS: &[(&str, &str, &str)] = &[
     ("full_correct", "bool", "whether that is expected"),
 ];
 
+/// Columns of `fidelity`, how well an estimate of the replay ranks and predicts what was executed, with kind and meaning.
+pub const FIDELITY_COLUMNS: Columns = &[
+    ("estimate", "text", "metric of the replay"),
+    ("outcome", "text", "metric of the runs: next_token_kl, top1_agreement or accuracy"),
+    ("budget_tokens", "int", "only cells of this budget are ranked; absent for all"),
+    (
+        "tau_b",
+        "real",
+        "Kendall's rank correlation of estimate and outcome over cells, each turned so that larger is better: 1 for the same order",
+    ),
+    ("tau_b_problem_lo", "real", "95 % bootstrap interval over problems, lower end"),
+    ("tau_b_problem_hi", "real", "upper end"),
+    ("tau_b_policy_lo", "real", "95 % bootstrap interval over policies, lower end"),
+    ("tau_b_policy_hi", "real", "upper end"),
+    ("cells", "int", "cells that are ranked"),
+    ("policies", "int", "policies behind them"),
+    ("problems", "int", "problems behind each"),
+    (
+        "leave_policy_out",
+        "real",
+        "mean absolute error of the outcome predicted by a rising curve that was fitted without the policy",
+    ),
+    (
+        "mean_alone",
+        "real",
+        "the same when the mean outcome of the other policies is the prediction: what is to be beaten",
+    ),
+    ("leave_problems_out", "real", "mean absolute error on problems that the curve was not fitted on"),
+    ("chosen", "bool", "whether this estimate predicts the outcome best"),
+];
+
 /// Columns of a table: name, kind (`text`, `int`, `real` or `bool`) and meaning.
 pub type Columns = &'static [(&'static str, &'static str, &'static str)];
 
 /// Tables that only some studies write, with their columns.
-pub const MORE_TABLES: &[(&str, Columns)] = &[("problems", PROBLEM_COLUMNS), ("steps", STEP_COLUMNS)];
+pub const MORE_TABLES: &[(&str, Columns)] =
+    &[("problems", PROBLEM_COLUMNS), ("steps", STEP_COLUMNS), ("fidelity", FIDELITY_COLUMNS)];
 
 /// Columns of `series`, with kind and meaning.
 pub const SERIES_COLUMNS: &[(&str, &str, &str)] = &[

@@ -2,7 +2,7 @@
 //!
 //! Whoever fills them, a replay or an executor, the tables come out alike: keys first, then metrics in registry order.
 
-use super::{CELL_KEYS, Estimate, MORE_CELL_KEYS, SERIES_COLUMNS};
+use super::{CELL_KEYS, Columns, Estimate, MORE_CELL_KEYS, SERIES_COLUMNS};
 use crate::metrics::{METRICS, Scope};
 use crate::table::{Column, Table, TableError, Value};
 use std::collections::BTreeMap;
@@ -132,7 +132,23 @@ pub fn cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
 }
 
 fn column(rows: &[CellRow], name: &str, kind: &str) -> Column {
-    let values = rows.iter().map(|row| row.0.get(name).cloned().unwrap_or(Value::Absent));
+    column_of(kind, rows.iter().map(|row| row.0.get(name).cloned().unwrap_or(Value::Absent)))
+}
+
+/// A table of `columns` from rows of values, `[row][column]`. A value of another kind than its column's is none.
+///
+/// # Errors
+/// When two columns have one name.
+pub fn table_of(columns: Columns, rows: &[Vec<Value>]) -> Result<Table, TableError> {
+    let mut table = Table::new();
+    for (at, (name, kind, _)) in columns.iter().enumerate() {
+        let values = rows.iter().map(|row| row.get(at).cloned().unwrap_or(Value::Absent));
+        table.push(name, column_of(kind, values))?;
+    }
+    Ok(table)
+}
+
+fn column_of(kind: &str, values: impl Iterator<Item = Value>) -> Column {
     match kind {
         "text" => Column::Text(values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect()),
         "int" => Column::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect()),

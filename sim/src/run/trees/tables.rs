@@ -1,10 +1,11 @@
 //! The tables `problems` and `steps`.
 
 use super::cells::{ProblemRow, exited, run, shared};
+use crate::results::table_of as table;
 use crate::results::{PROBLEM_COLUMNS, STEP_COLUMNS, cell_id};
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::{Setting, Step, StepTable};
-use crate::table::{Column, Table, TableError, Value};
+use crate::table::{Table, TableError, Value};
 use crate::trees::{TreeModel, TreeStack};
 use std::collections::BTreeMap;
 
@@ -26,28 +27,6 @@ pub(super) fn group_key(label: &str, stack: &TreeStack) -> String {
         }
     }
     format!("{label}\n{params}")
-}
-
-/// A table of these columns from rows of values.
-fn table(columns: &[(&str, &str, &str)], rows: &[Vec<Value>]) -> Result<Table, TableError> {
-    let mut table = Table::new();
-    for (at, (name, kind, _)) in columns.iter().enumerate() {
-        let values = rows.iter().map(|row| row[at].clone());
-        let column = match *kind {
-            "text" => {
-                Column::Text(values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect())
-            }
-            "int" => {
-                Column::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect())
-            }
-            "bool" => {
-                Column::Bool(values.map(|v| if let Value::Bool(v) = v { Some(v) } else { None }).collect())
-            }
-            _ => Column::Real(values.map(|v| if let Value::Real(v) = v { Some(v) } else { None }).collect()),
-        };
-        table.push(name, column)?;
-    }
-    Ok(table)
 }
 
 fn int(value: u64) -> Value {

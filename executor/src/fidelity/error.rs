@@ -1,0 +1,18 @@
+//! What can be wrong beside the model and the policies.
+
+use kvlab_sim::{fidelity::PredictError, replay::ReplayError, run::RunError};
+
+/// Why a replay could not be compared with a run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FidelityError {
+    /// The replay over a recorded run.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The study over the full cache's run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The curve from estimate to outcome.
+    #[error(transparent)]
+    Predict(#[from] PredictError),
+}
