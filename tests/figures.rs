@@ -5,6 +5,7 @@
 mod degenerate;
 mod fixture;
 mod fuzz;
+mod more;
 mod report;
 mod rows;
 mod xml;
@@ -41,13 +42,18 @@ fn every_figure_is_drawn_from_a_whole_study() {
     assert_eq!(ids, FIGURES.iter().map(|figure| figure.id()).collect::<Vec<_>>());
 }
 
+/// Figures of branch trees and of requests, which have no sequences.
+const WITHOUT_SEQUENCES: [&str; 4] = ["pareto-work", "pool-hit-rate", "tau-theta-map", "theta-epsilon-map"];
+
 #[test]
 fn a_picture_has_a_title_an_alternative_a_caption_and_a_table_behind_it() {
     for (id, drawing) in drawings(&fixture::study()) {
         let svg = drawing.svg().unwrap();
         assert!(svg.contains("role=\"img\"") && svg.contains("<title>"), "{id}");
         assert!(drawing.alt.len() > 40, "{id}: {}", drawing.alt);
-        assert!(drawing.caption()[0].contains("12 sequences"), "{id}: {:?}", drawing.caption());
+        let sequences = drawing.caption()[0].contains("12 sequences");
+        let is_of_requests = drawing.caption()[0].contains("problems") || WITHOUT_SEQUENCES.contains(&id);
+        assert!(sequences != is_of_requests, "{id}: {:?}", drawing.caption());
         assert!(drawing.data.rows() > 0, "{id}");
     }
 }
@@ -58,11 +64,29 @@ fn the_first_word_of_a_caption_is_the_evidence() {
         ("accuracy-vs-budget", "Executed"),
         ("entropy-by-layer", "Recorded"),
         ("exit-layer-histogram", "Decision"),
+        ("exit-map", "Decision"),
         ("exit-threshold", "Decision"),
         ("occupancy", "Decision"),
         ("output-error-vs-budget", "Proxy"),
+        ("pareto-bytes", "Executed and decision"),
+        ("pareto-recall", "Proxy and decision"),
+        ("pareto-work", "Decision"),
+        ("pool-hit-rate", "Decision"),
+        ("proxy-vs-executed", "Proxy and executed"),
+        ("range-error", "Decision"),
         ("recall-by-step", "Proxy"),
         ("recall-vs-budget", "Proxy"),
+        ("seed-spread", "Executed"),
+        ("serve-latency", "Proxy"),
+        ("serve-speedup", "Proxy"),
+        ("steps-epsilon", "Decision"),
+        ("steps-margin", "Decision"),
+        ("steps-tau", "Decision"),
+        ("steps-tau-conf", "Decision"),
+        ("steps-theta", "Decision"),
+        ("survival", "Decision"),
+        ("tau-theta-map", "Decision"),
+        ("theta-epsilon-map", "Decision"),
         ("value-range", "Recorded"),
     ];
     for ((id, drawing), (wanted, word)) in drawings(&fixture::study()).into_iter().zip(expected) {

@@ -23,6 +23,15 @@ pub trait Figure: Sync {
     /// What must be in the tables; all of it.
     fn needs(&self) -> &'static [Need];
 
+    /// The metrics it shows; those it needs, unless it says otherwise.
+    fn metrics(&self) -> Vec<&'static str> {
+        let named = |need: &Need| match need {
+            Need::CellColumn(name) | Need::Series(name) => Some(*name),
+            Need::Rows(_) => None,
+        };
+        self.needs().iter().filter_map(named).collect()
+    }
+
     /// Draws, or says why there is nothing to draw.
     ///
     /// # Errors
@@ -44,22 +53,28 @@ pub struct Place {
 pub enum Section {
     /// What eviction policies keep and lose.
     Eviction,
+    /// What sharing, skipped verification and early exits do to branch trees.
+    Trees,
     /// What early exit skips.
     Exit,
+    /// What caches of blocks and schedulers do to a stream of requests.
+    Serving,
     /// What was recorded, before any policy.
     Recording,
 }
 
 impl Section {
     /// All sections, in order.
-    pub const ALL: [Self; 3] = [Self::Eviction, Self::Exit, Self::Recording];
+    pub const ALL: [Self; 5] = [Self::Eviction, Self::Trees, Self::Exit, Self::Serving, Self::Recording];
 
     /// Its heading.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Self::Eviction => "Evicting KV entries",
+            Self::Trees => "Sharing and verifying branches",
             Self::Exit => "Leaving layers early",
+            Self::Serving => "Serving many requests",
             Self::Recording => "The recording itself",
         }
     }
@@ -72,6 +87,8 @@ pub enum Need {
     CellColumn(&'static str),
     /// A metric with at least one row in `series`.
     Series(&'static str),
+    /// A table that only some studies have, with at least one row.
+    Rows(&'static str),
 }
 
 impl Need {
@@ -84,6 +101,7 @@ impl Need {
                 let column = Reader::new(&results.series, "metric");
                 (0..results.series.rows()).any(|row| column.text(row) == Some(metric))
             }
+            Self::Rows(table) => results.more(table).is_some_and(|table| table.rows() > 0),
         }
     }
 }
@@ -93,6 +111,7 @@ impl std::fmt::Display for Need {
         match self {
             Self::CellColumn(name) => write!(f, "column `{name}` of `cells`"),
             Self::Series(metric) => write!(f, "metric `{metric}` in `series`"),
+            Self::Rows(table) => write!(f, "table `{table}`"),
         }
     }
 }
@@ -106,14 +125,7 @@ pub fn missing(figure: &dyn Figure, results: &Results) -> Vec<Need> {
 /// The evidence words of what `figure` shows: `decision`, `proxy`, `executed`, `recorded`.
 #[must_use]
 pub fn evidence(figure: &dyn Figure) -> Vec<&'static str> {
-    let metrics: Vec<&str> = figure
-        .needs()
-        .iter()
-        .map(|need| match need {
-            Need::CellColumn(name) | Need::Series(name) => *name,
-        })
-        .collect();
-    caption::evidence(&metrics)
+    caption::evidence(&figure.metrics())
 }
 
 /// A drawing, or the reason why there is none.

@@ -3,8 +3,10 @@
 use crate::error::PlotsError;
 use crate::figure::Figure;
 use crate::figures::{
-    ACCURACY_VS_BUDGET, EntropyByLayer, ExitLayerHistogram, ExitThreshold, OUTPUT_ERROR_VS_BUDGET, Occupancy,
-    RECALL_VS_BUDGET, RecallByStep, ValueRange,
+    ACCURACY_VS_BUDGET, EXIT_MAP, EntropyByLayer, ExitLayerHistogram, ExitThreshold, OUTPUT_ERROR_VS_BUDGET,
+    Occupancy, PARETO_BYTES, PARETO_RECALL, PARETO_WORK, POOL_HIT_RATE, ProxyVsExecuted, RANGE_ERROR,
+    RECALL_BY_STEP, RECALL_VS_BUDGET, SERVE_LATENCY, SERVE_SPEEDUP, STEPS_EPSILON, STEPS_MARGIN, STEPS_TAU,
+    STEPS_TAU_CONF, STEPS_THETA, SURVIVAL, SeedSpread, TAU_THETA_MAP, THETA_EPSILON_MAP, ValueRange,
 };
 
 /// All figures, sorted by id.
@@ -12,11 +14,29 @@ pub const FIGURES: &[&dyn Figure] = &[
     &ACCURACY_VS_BUDGET,
     &EntropyByLayer,
     &ExitLayerHistogram,
+    &EXIT_MAP,
     &ExitThreshold,
     &Occupancy,
     &OUTPUT_ERROR_VS_BUDGET,
-    &RecallByStep,
+    &PARETO_BYTES,
+    &PARETO_RECALL,
+    &PARETO_WORK,
+    &POOL_HIT_RATE,
+    &ProxyVsExecuted,
+    &RANGE_ERROR,
+    &RECALL_BY_STEP,
     &RECALL_VS_BUDGET,
+    &SeedSpread,
+    &SERVE_LATENCY,
+    &SERVE_SPEEDUP,
+    &STEPS_EPSILON,
+    &STEPS_MARGIN,
+    &STEPS_TAU,
+    &STEPS_TAU_CONF,
+    &STEPS_THETA,
+    &SURVIVAL,
+    &TAU_THETA_MAP,
+    &THETA_EPSILON_MAP,
     &ValueRange,
 ];
 

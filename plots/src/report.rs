@@ -8,6 +8,7 @@ mod figures;
 mod findings;
 mod html;
 mod provenance;
+mod sliders;
 mod style;
 
 use crate::scene::clipped;
@@ -46,7 +47,8 @@ pub fn render_report(results: &Results) -> String {
         page.push_str(&format!("<p class=\"why\">{}</p>\n", escape(&clipped(manifest.why.trim(), 4000))));
     }
     page.push_str("</header>\n");
-    page.push_str(&contents());
+    let figures = figures::sections(results);
+    page.push_str(&contents(results, &figures.shown));
     page.push_str(
         "<main>\n<section id=\"answer\" aria-labelledby=\"answer-h\">\n<h2 id=\"answer-h\">Answer</h2>\n",
     );
@@ -56,17 +58,20 @@ pub fn render_report(results: &Results) -> String {
     page.push_str(&findings::notices(results));
     page.push_str("</section>\n");
     page.push_str(&how_to_read(results));
-    page.push_str(&figures::sections(results));
+    page.push_str(&sliders::section(results));
+    page.push_str(&figures.html);
     page.push_str(&findings::section(results));
     page.push_str(&cells::section(results));
     page.push_str(&provenance::section(results));
-    page.push_str(&format!("</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"));
+    let sliders = if sliders::has_any(results) { sliders::SCRIPT } else { "" };
+    page.push_str(&format!("</main>\n<script>\n{SCRIPT}{sliders}</script>\n</body>\n</html>\n"));
     page
 }
 
-fn contents() -> String {
+fn contents(results: &Results, shown: &[crate::figure::Section]) -> String {
     let mut links = vec![("how-to-read".to_owned(), "How to read")];
-    links.extend(crate::figure::Section::ALL.map(|section| (figures::anchor(section), section.title())));
+    links.extend(sliders::has_any(results).then(|| ("thresholds".to_owned(), "Try thresholds")));
+    links.extend(shown.iter().map(|&section| (figures::anchor(section), section.title())));
     links.extend([
         ("findings".to_owned(), "Findings"),
         ("cells".to_owned(), "All cells"),

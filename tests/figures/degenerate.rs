@@ -1,6 +1,7 @@
 //! Tables that break plotting code: empty, one row, all equal, huge, crowded, hostile names, wrong kinds.
 
 use super::fixture;
+use super::more;
 use super::rows::{Rows, int, real, text};
 use super::{drawings, xml};
 use kvlab_plots::{FIGURES, Outcome, draw, render_report};
@@ -24,7 +25,7 @@ fn empty_tables_give_a_reason_for_every_figure() {
             };
             assert!(reason.contains("no "), "{}: {reason}", figure.id());
         }
-        assert!(render_report(&results).contains("Nothing to draw"));
+        assert!(render_report(&results).contains("Figures that these tables do not allow"));
     }
 }
 
@@ -39,7 +40,11 @@ fn one_row_is_a_figure() {
 #[test]
 fn equal_values_everywhere_are_a_figure() {
     for value in [0.0, 1.0, 0.5, 1e-300, -1.0] {
-        assert_eq!(drawings(&uniform(value, value)).len(), FIGURES.len(), "{value}");
+        let drawn: Vec<&str> = drawings(&uniform(value, value)).iter().map(|(id, _)| *id).collect();
+        let missing: Vec<&str> =
+            FIGURES.iter().map(|figure| figure.id()).filter(|id| !drawn.contains(id)).collect();
+        // A map needs two values of each threshold.
+        assert_eq!(missing, ["exit-map", "tau-theta-map", "theta-epsilon-map"], "{value}");
     }
 }
 
@@ -59,7 +64,23 @@ fn uniform(low: f64, high: f64) -> Results {
         row.retain(|(name, _)| name != "attn_output_error");
         row.push(real("attn_output_error", value));
         row.push(real("accuracy", value));
+        row.push(int("peak_stored_kv_bytes", 1_000));
         cells.push(row);
+        for study in ["trees", "pool", "serve"] {
+            let id = format!("{study}{at}");
+            let mut row =
+                vec![text("cell", &id), text("study", study), text("policy", study), text("status", "ok")];
+            row.extend(
+                ["tau", "theta", "epsilon", "tree_accuracy", "verify_work_rate", "pool_hit_rate"]
+                    .map(|name| real(name, value)),
+            );
+            row.extend([
+                int("pool_capacity_blocks", 64),
+                real("serve_latency_ms", value),
+                real("serve_speedup", value),
+            ]);
+            cells.push(row);
+        }
         let exit = format!("x{at}");
         let mut row = vec![
             text("cell", &exit),
@@ -77,6 +98,8 @@ fn uniform(low: f64, high: f64) -> Results {
         for (cell, metric, stat) in [
             (cell.as_str(), "live_kv_tokens", "mean"),
             (cell.as_str(), "step_mass_recall", "mean"),
+            (cell.as_str(), "survival", "mean"),
+            (cell.as_str(), "range_error_correlation", "mean"),
             (exit.as_str(), "exit_layer_count", "count"),
             (RECORDING, "lens_entropy_nats", "p50"),
             (RECORDING, "value_range_count", "count"),
@@ -97,7 +120,10 @@ fn uniform(low: f64, high: f64) -> Results {
             );
         }
     }
-    fixture::results(&cells, &series)
+    let mut results = fixture::results(&cells, &series);
+    results.more =
+        vec![("steps".to_owned(), more::steps(&["rksc"])), ("joint".to_owned(), more::joint("rksc", 1))];
+    results
 }
 
 #[test]
@@ -213,6 +239,8 @@ fn names_with_markup_are_text() {
         ]);
     }
     let mut results = fixture::results(&cells, &series);
+    results.more =
+        vec![("steps".to_owned(), more::steps(&HOSTILE)), ("joint".to_owned(), more::joint(HOSTILE[0], 2))];
     results.manifest.scenario = HOSTILE[0].to_owned();
     results.manifest.why = HOSTILE[1].to_owned();
     results.manifest.command = HOSTILE[0].to_owned();

@@ -3,6 +3,7 @@
 //! Shapes follow a 30-layer model with 3 KV heads: saw-tooth occupancy, recall that grows with the budget, lens
 //! entropies that fall late, value ranges that grow with depth. No number here is a measurement.
 
+use super::more;
 use super::rows::{Noise, Rows, int, real, text};
 use kvlab_sim::results::{RECORDING, RESULTS_VERSION, Results, ResultsManifest, SourceInfo};
 use kvlab_sim::table::Value;
@@ -72,7 +73,11 @@ fn built_study() -> Results {
     eviction(&mut cells, &mut series, &mut noise);
     exits(&mut cells, &mut series, &mut noise);
     recording(&mut series, &mut noise);
-    Results { manifest: manifest(), cells: cells.table(), series: series.table(), more: Vec::new() }
+    more::cells(&mut cells);
+    more::series(&mut series, "snapkv-01280");
+    let tables =
+        vec![("steps".to_owned(), more::steps(&["rksc"])), ("joint".to_owned(), more::joint("rksc", 6))];
+    Results { manifest: manifest(), cells: cells.table(), series: series.table(), more: tables }
 }
 
 /// The same manifest with other tables.
@@ -115,6 +120,7 @@ fn eviction(cells: &mut Rows, series: &mut Rows, noise: &mut Noise) {
         int("evictions", 0),
         int("peak_kv_bytes", 62_208_000),
         int("peak_allocated_kv_bytes", 62_914_560),
+        int("peak_stored_kv_bytes", 62_208_000),
     ]);
     cells.push(full);
     curve(series, "full00000000", "live_kv_tokens", lengths().map(|x| (x, f64::from(x))));
@@ -185,6 +191,7 @@ fn eviction_cell(
         int("evictions", 12 * (1400 - budget) / 64),
         int("peak_kv_bytes", (budget + 63) * 46_080),
         int("peak_allocated_kv_bytes", (budget + 64) * 46_080),
+        int("peak_stored_kv_bytes", (budget + 63) * 46_080),
         int("kv_byte_steps", (budget + 31) * 46_080 * 9_846),
     ]);
     row.extend(mean("attn_mass_recall", recall, 0.018 + 0.01 * noise.unit()));

@@ -1,6 +1,7 @@
 //! The report: complete, small, honest about what is missing, and with numbers that come from the tables.
 
 use super::fixture;
+use super::more;
 use super::rows::{Noise, Rows, int, real, text};
 use kvlab_plots::{FIGURES, render_report};
 use kvlab_sim::results::Results;
@@ -35,6 +36,27 @@ fn the_report_holds_every_figure_and_needs_no_other_file() {
         assert!(!page.contains(outside), "{outside}");
     }
     assert_eq!(page, render_report(&fixture::study()), "equal tables give equal bytes");
+}
+
+#[test]
+fn sliders_hold_numbers_to_the_last_bit() {
+    let page = render_report(&fixture::study());
+    assert!(page.contains("data-sliders") && page.contains("href=\"#thresholds\""));
+    assert!(page.contains("0.30000000000000004"), "0.1 + 0.2 is written with all its digits");
+    assert!(!page.contains("For want of room"));
+    let mut without = fixture::study();
+    without.more.clear();
+    assert!(!render_report(&without).contains("data-sliders"));
+}
+
+#[test]
+fn sliders_over_many_problems_say_how_many_the_page_holds() {
+    let mut results = fixture::study();
+    results.more = vec![("joint".to_owned(), more::joint("rksc", 20_000))];
+    let page = render_report(&results);
+    assert!(page.len() < 5_000_000, "{} bytes", page.len());
+    let (_, note) = page.split_once("For want of room: rksc holds the first ").unwrap();
+    assert!(note.contains(" of 20,000 problems"), "{}", &note[..80]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Building result tables row by row, with the columns and kinds of the contract.
 
 use kvlab_sim::metrics::{METRICS, Scope};
-use kvlab_sim::results::{CELL_KEYS, SERIES_COLUMNS};
+use kvlab_sim::results::{CELL_KEYS, Columns, MORE_CELL_KEYS, SERIES_COLUMNS};
 use kvlab_sim::table::{Column, Table, Value};
 use std::collections::BTreeMap;
 
@@ -32,8 +32,11 @@ pub(crate) struct Rows {
 impl Rows {
     /// `cells` with all keys and all columns of cell metrics.
     pub(crate) fn cells() -> Self {
-        let mut kinds: Vec<(String, &'static str)> =
-            CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind)).collect();
+        let mut kinds: Vec<(String, &'static str)> = CELL_KEYS
+            .iter()
+            .chain(MORE_CELL_KEYS)
+            .map(|(name, kind, _)| ((*name).to_owned(), *kind))
+            .collect();
         for metric in METRICS {
             let suffixes: &[(&str, &str)] = match metric.scope {
                 Scope::Cell => &[("", "int")],
@@ -50,8 +53,13 @@ impl Rows {
 
     /// `series`.
     pub(crate) fn series() -> Self {
+        Self::of(SERIES_COLUMNS)
+    }
+
+    /// A table of these columns.
+    pub(crate) fn of(columns: Columns) -> Self {
         Self {
-            kinds: SERIES_COLUMNS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind)).collect(),
+            kinds: columns.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind)).collect(),
             rows: Vec::new(),
         }
     }

@@ -2,7 +2,8 @@
 
 use super::{model, part, rksc, some_trees};
 use kvlab_sim::policy::compose::Part;
-use kvlab_sim::steps::{Axis, Counts, Grid, Setting, StepTable};
+use kvlab_sim::policy::verify::cgee;
+use kvlab_sim::steps::{Axis, Counts, Grid, JointFact, Setting, StepTable};
 use kvlab_sim::trace::Prefix;
 use kvlab_sim::trees::{TreeFacts, TreeParts, TreeStack, full_pipeline, replay_problem};
 use proptest::prelude::*;
@@ -27,6 +28,44 @@ fn replayed(trees: &[TreeFacts], s: &Setting, rule: &str, patience: u16) -> Coun
         counts.agreeing += u64::from(decision.choice.answer == full.answer);
         counts.harmed += u64::from(there && !here);
         counts.helped += u64::from(here && !there);
+    }
+    counts
+}
+
+/// What a reader of the exported facts makes of a setting: comparisons and sums, no policy but the skip rule.
+fn from_facts(facts: &[JointFact], stack: &TreeStack, s: &Setting) -> Counts {
+    let rule = cgee::Params { tau_conf: s.tau_conf, margin: s.margin, ..stack.verify.as_cgee().unwrap() };
+    let mut counts = Counts::default();
+    let holds = |fact: &&JointFact| {
+        fact.above.is_none_or(|above| s.tau > above) && fact.upto.is_none_or(|upto| s.tau <= upto)
+    };
+    for fact in facts.iter().filter(holds) {
+        let mut choice = fact.if_skipped;
+        counts.shared += fact.shared;
+        if fact.skips.unwrap_or_else(|| rule.skips(fact.lead)) {
+            counts.skipped += 1;
+        } else {
+            let rank = |value: fn(&(u16, f64, f64)) -> f64, limit: f64| {
+                let mut below: Vec<u64> = Vec::new();
+                let points = fact.stops.iter().flat_map(|stops| &stops.early);
+                below.extend(points.map(value).filter(|value| *value < limit).map(f64::to_bits));
+                below.sort_unstable();
+                below.dedup();
+                below.len()
+            };
+            choice = fact.verified[rank(|point| point.1, s.theta)][rank(|point| point.2, s.epsilon)];
+            for stops in &fact.stops {
+                let first = stops.early.iter().find(|point| point.1 < s.theta && point.2 < s.epsilon);
+                let run = first.map_or(stops.last, |point| point.0);
+                counts.verified += 1;
+                counts.exited += u64::from(run < 7);
+                counts.layers_run += u64::from(run);
+            }
+        }
+        counts.correct += u64::from(choice & 1);
+        counts.agreeing += u64::from(choice >> 1 & 1);
+        counts.harmed += u64::from(choice >> 2 & 1);
+        counts.helped += u64::from(choice >> 3 & 1);
     }
     counts
 }
@@ -65,6 +104,7 @@ proptest! {
         for (s, joint) in settings.iter().zip(joint) {
             let expected = replayed(&trees, s, rule, patience);
             prop_assert_eq!(table.at(s), expected);
+            prop_assert_eq!(from_facts(&table.export(), &built, s), expected);
             prop_assert_eq!(joint, expected);
         }
         let both = |value: fn(&Setting) -> f64| vec![value(&s), value(&at_edges)];

@@ -186,7 +186,7 @@ fn tables_are_written_read_and_the_same_for_any_number_of_threads() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     write(folders[0].path(), &results, Formats::ParquetAndCsv).unwrap();
     write(folders[1].path(), &run(STUDY, 3), Formats::ParquetAndCsv).unwrap();
-    for name in ["cells", "series", "problems", "steps"] {
+    for name in ["cells", "series", "problems", "steps", "joint"] {
         for extension in ["parquet", "csv"] {
             let bytes =
                 |at: usize| std::fs::read(folders[at].path().join(format!("{name}.{extension}"))).unwrap();

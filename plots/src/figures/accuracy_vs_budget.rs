@@ -1,6 +1,6 @@
 //! `accuracy-vs-budget`: how many problems are still solved with each policy in the loop, by budget.
 
-use super::budget_curve::BudgetCurve;
+use super::budget_curve::{BUDGET, BudgetCurve};
 use crate::figure::{Need, Place, Section};
 
 /// The figure.
@@ -10,6 +10,7 @@ pub(crate) const ACCURACY_VS_BUDGET: BudgetCurve = BudgetCurve {
     question: "How many problems does the model still solve with a policy in the loop?",
     place: Place { section: Section::Eviction, rank: 0 },
     metric: "accuracy",
+    along: &BUDGET,
     needs: &[Need::CellColumn("accuracy")],
     largest: 1.0,
 };

@@ -1,4 +1,4 @@
-//! A cell metric against the budget, one line a policy: what `recall-vs-budget` and its kin share.
+//! A cell metric against a budget or capacity, one line a policy: what `recall-vs-budget` and its kin share.
 
 use super::behind::Behind;
 use crate::error::PlotsError;
@@ -13,8 +13,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines drawn in their own look; more are drawn in grey.
 const MOST_LOOKS: usize = 12;
-const BUDGET: &str = "budget_tokens";
 const KEEP: &str = "mean_keep_ratio";
+
+/// The study whose cells are drawn, and what they are drawn against.
+#[derive(Debug)]
+pub(crate) struct Along {
+    pub(super) study: &'static str,
+    pub(super) column: &'static str,
+    pub(super) label: &'static str,
+}
+
+/// Tokens that an eviction leaves.
+pub(super) const BUDGET: Along = Along {
+    study: "eviction",
+    column: "budget_tokens",
+    label: "Budget C: tokens resident per layer and KV head after an eviction",
+};
 
 /// A figure of one cell metric against the budget.
 #[derive(Debug)]
@@ -24,6 +38,7 @@ pub(crate) struct BudgetCurve {
     pub(super) question: &'static str,
     pub(super) place: Place,
     pub(super) metric: &'static str,
+    pub(super) along: &'static Along,
     pub(super) needs: &'static [Need],
     /// The largest value the metric can have.
     pub(super) largest: f64,
@@ -51,15 +66,19 @@ impl Figure for BudgetCurve {
     }
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
-        let all = runs::eviction_runs_with(results, self.metric);
+        let along = self.along;
+        let all = match along.study {
+            "eviction" => runs::eviction_runs_with(results, self.metric),
+            study => runs::study_runs(results, study, self.metric),
+        };
         let palette = runs::palette(&all);
-        let budgets = Reader::new(&results.cells, BUDGET);
-        let x = if all.iter().any(|run| budgets.number(run.row).is_some()) { BUDGET } else { KEEP };
+        let budgets = Reader::new(&results.cells, along.column);
+        let x = if all.iter().any(|run| budgets.number(run.row).is_some()) { along.column } else { KEEP };
         let mut found = curves(&results.cells, &all, self.metric, x);
         if found.is_empty() {
             return Ok(Outcome::nothing(format!(
-                "no finished eviction cell has a value of `{}`",
-                self.metric
+                "no finished {} cell has a value of `{}`",
+                along.study, self.metric
             )));
         }
         found.sort_by(|a, b| palette.rank(&a.label).cmp(&palette.rank(&b.label)).then(a.label.cmp(&b.label)));
@@ -89,13 +108,10 @@ impl BudgetCurve {
         let y = Extent::of(heights).unwrap_or(Extent { lo: 0.0, hi: 1.0 }).at_least(0.02).padded(0.06, 0.06);
         let budgets = distinct(points().filter_map(|point| point.x));
         let along = Extent::of(budgets.iter().copied()).unwrap_or(Extent { lo: 0.0, hi: 1.0 });
-        let label = if x == BUDGET {
-            "Budget C: tokens resident per layer and KV head after an eviction".to_owned()
-        } else {
-            caption::label(KEEP)
-        };
+        let is_budget = x == self.along.column;
+        let label = if is_budget { self.along.label.to_owned() } else { caption::label(KEEP) };
         let wide = along.lo > 0.0 && along.hi / along.lo > 3.9;
-        let x_axis = match (x == BUDGET, wide) {
+        let x_axis = match (is_budget, wide) {
             (true, true) => {
                 Axis::log(label, Extent { lo: along.lo / 1.15, hi: along.hi * 1.15 }, TickRule::At(budgets))
             }
@@ -156,7 +172,7 @@ impl BudgetCurve {
             "{}: {} against {}.",
             self.title,
             caption::label(self.metric),
-            if x == BUDGET { "the budget in tokens" } else { "the share of tokens kept" }
+            if x == self.along.column { self.along.label } else { "the share of tokens kept" }
         )];
         for curve in curves.iter().filter(|curve| shown.contains(curve.label.as_str())) {
             let at = |point: &Point| match point.x {

@@ -48,9 +48,16 @@ pub(super) fn length_curves(
     order.sort_by(|a, b| palette.rank(&a.label).cmp(&palette.rank(&b.label)).then(a.label.cmp(&b.label)));
     let mut curves: Vec<LengthCurve> = Vec::new();
     for run in order {
-        let key = SampleKey { cell: run.cell.clone(), stat: "mean".to_owned(), layer: None };
-        let Some(samples) = found.get(&key) else { continue };
-        let points: Vec<(f64, f64)> = samples.iter().map(|sample| (sample.x, sample.value)).collect();
+        // A metric whose x axis is the layer has a run of one sample a layer.
+        let from = SampleKey { cell: run.cell.clone(), stat: "mean".to_owned(), layer: None };
+        let points: Vec<(f64, f64)> = found
+            .range(&from..)
+            .take_while(|(key, _)| key.cell == from.cell && key.stat == from.stat)
+            .flat_map(|(_, samples)| samples.iter().map(|sample| (sample.x, sample.value)))
+            .collect();
+        if points.is_empty() {
+            continue;
+        }
         match curves.iter_mut().find(|curve| curve.points == points) {
             Some(curve) => {
                 curve.labels.push(run.label.clone());

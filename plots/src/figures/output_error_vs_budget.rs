@@ -1,6 +1,6 @@
 //! `output-error-vs-budget`: how far eviction moves the attention output, by budget.
 
-use super::budget_curve::BudgetCurve;
+use super::budget_curve::{BUDGET, BudgetCurve};
 use crate::figure::{Need, Place, Section};
 
 /// The figure.
@@ -10,6 +10,7 @@ pub(crate) const OUTPUT_ERROR_VS_BUDGET: BudgetCurve = BudgetCurve {
     question: "How far does eviction move the attention output at a given budget?",
     place: Place { section: Section::Eviction, rank: 2 },
     metric: "attn_output_error",
+    along: &BUDGET,
     needs: &[Need::CellColumn("attn_output_error")],
     largest: f64::MAX,
 };

@@ -12,78 +12,87 @@ use kvlab_sim::results::Results;
 /// Rows of the table behind a figure that the page shows.
 const MOST_ROWS: usize = 150;
 /// Bytes of pictures that the page may hold, so that it stays below 5 MB.
-const MOST_BYTES: usize = 1_500_000;
+const MOST_BYTES: usize = 1_400_000;
+
+/// What the page says about figures.
+pub(super) struct Figures {
+    /// Sections with at least one picture, in order.
+    pub(super) shown: Vec<Section>,
+    /// Their HTML, and a list of the figures that could not be drawn.
+    pub(super) html: String,
+}
 
 /// All sections with their figures.
-pub(super) fn sections(results: &Results) -> String {
-    let mut room = MOST_BYTES;
-    Section::ALL.into_iter().map(|section| one_section(section, results, &mut room)).collect()
+pub(super) fn sections(results: &Results) -> Figures {
+    let (mut room, mut missing) = (MOST_BYTES, Vec::new());
+    let mut figures = Figures { shown: Vec::new(), html: String::new() };
+    for section in Section::ALL {
+        let blocks = blocks(section, results, &mut room, &mut missing);
+        if blocks.is_empty() {
+            continue;
+        }
+        let anchor = anchor(section);
+        figures.shown.push(section);
+        figures.html.push_str(&format!(
+            "<section id=\"{anchor}\" aria-labelledby=\"{anchor}-h\">\n<h2 id=\"{anchor}-h\">{}</h2>\n{}</section>\n",
+            section.title(),
+            blocks.concat()
+        ));
+    }
+    if !missing.is_empty() {
+        figures.html.push_str(&format!(
+            "<details class=\"missing\"><summary>Figures that these tables do not allow ({})</summary>\n<ul>{}</ul>\n</details>\n",
+            missing.len(),
+            missing.concat()
+        ));
+    }
+    figures
 }
 
 /// The anchor of a section.
 pub(super) fn anchor(section: Section) -> String {
     match section {
         Section::Eviction => "eviction",
+        Section::Trees => "trees",
         Section::Exit => "exit",
+        Section::Serving => "serving",
         Section::Recording => "recording",
     }
     .to_owned()
 }
 
-fn one_section(section: Section, results: &Results, room: &mut usize) -> String {
+/// The figures of a section that have a picture; the others go to `missing`.
+fn blocks(section: Section, results: &Results, room: &mut usize, missing: &mut Vec<String>) -> Vec<String> {
     let mut of_section: Vec<&dyn Figure> =
         FIGURES.iter().copied().filter(|figure| figure.place().section == section).collect();
     of_section.sort_by_key(|figure| figure.place());
-    let anchor = anchor(section);
-    let mut out = format!(
-        "<section id=\"{anchor}\" aria-labelledby=\"{anchor}-h\">\n<h2 id=\"{anchor}-h\">{}</h2>\n",
-        section.title()
-    );
+    let mut found = Vec::new();
     for figure in of_section {
-        out.push_str(&block(figure, results, room));
+        match block(figure, results, room) {
+            Ok(block) => found.push(block),
+            Err(reason) => {
+                missing.push(format!("<li>{}: {}.</li>\n", escape(figure.title()), escape(&reason)));
+            }
+        }
     }
-    out.push_str("</section>\n");
-    out
+    found
 }
 
-fn block(figure: &dyn Figure, results: &Results, room: &mut usize) -> String {
+fn block(figure: &dyn Figure, results: &Results, room: &mut usize) -> Result<String, String> {
     let id = figure.id();
-    let head = |title: &str| {
-        format!(
-            "<article class=\"figure\" id=\"figure-{id}\">\n<h3>{}</h3>\n<p class=\"question\">{}</p>\n",
-            escape(title),
-            escape(figure.question())
-        )
+    let failed = |error: PlotsError| format!("not drawn: {error}");
+    let drawing = match draw(figure, results).map_err(failed)? {
+        Outcome::Drawn(drawing) => drawing,
+        Outcome::Nothing(reason) => return Err(reason),
     };
-    match draw(figure, results) {
-        Ok(Outcome::Drawn(drawing)) => match pictures(&drawing, room) {
-            Ok(pictures) => {
-                let title = head(&drawing.scene.title);
-                format!(
-                    "{title}<figure>\n{pictures}{}</figure>\n{}</article>\n",
-                    caption(&drawing),
-                    behind(id, &drawing)
-                )
-            }
-            Err(error) => format!(
-                "{}<p class=\"nothing\">Not drawn: {}.</p>\n</article>\n",
-                head(figure.title()),
-                escape(&error.to_string())
-            ),
-        },
-        Ok(Outcome::Nothing(reason)) => {
-            format!(
-                "{}<p class=\"nothing\">Nothing to draw: {}.</p>\n</article>\n",
-                head(figure.title()),
-                escape(&reason)
-            )
-        }
-        Err(error) => format!(
-            "{}<p class=\"nothing\">Not drawn: {}.</p>\n</article>\n",
-            head(figure.title()),
-            escape(&error.to_string())
-        ),
-    }
+    let pictures = pictures(&drawing, room).map_err(failed)?;
+    Ok(format!(
+        "<article class=\"figure\" id=\"figure-{id}\">\n<h3>{}</h3>\n<p class=\"question\">{}</p>\n<figure>\n{pictures}{}</figure>\n{}</article>\n",
+        escape(&drawing.scene.title),
+        escape(figure.question()),
+        caption(&drawing),
+        behind(id, &drawing)
+    ))
 }
 
 /// The picture for wide and for narrow screens, as far as there is room for both.

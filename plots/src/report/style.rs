@@ -1,6 +1,6 @@
 //! The page's CSS: fixed rules from `page.css`, colours from the theme.
 
-use crate::theme::{AXIS, BLUE, GRID, INKS, Ink, MUTED, PAPER, TEXT, WARNING};
+use crate::theme::{AXIS, BLUE, GRID, INKS, Ink, MUTED, PAPER, SHADES, TEXT, WARNING};
 use std::fmt::Write as _;
 
 const RULES: &str = include_str!("page.css");
@@ -22,7 +22,7 @@ pub(super) fn css() -> String {
     css.push_str("}\n@media (prefers-color-scheme: dark) {\n:root {");
     variables(&mut css, |ink| ink.dark, RAISED.1);
     css.push_str("}\n");
-    for ink in INKS {
+    for ink in INKS.iter().chain(&SHADES) {
         let (light, dark) = (hex(ink.light), hex(ink.dark));
         write!(css, ".picture [fill=\"{light}\"] {{ fill: {dark}; }}\n.picture [stroke=\"{light}\"] {{ stroke: {dark}; }}\n")
             .expect("writing to a String cannot fail");

@@ -3,6 +3,7 @@
 //! Every range is padded to a finite width greater than zero before anything is drawn, so equal or huge values
 //! cannot stall a tick search.
 
+use super::text::{clean, clipped};
 use crate::number;
 
 const LARGEST: f64 = 1e300;
@@ -68,6 +69,8 @@ pub(crate) enum TickRule {
     At(Vec<f64>),
     /// Powers of ten, and twice and five times them on a short axis.
     Decades,
+    /// Names at values.
+    Named(Vec<(f64, String)>),
 }
 
 /// One axis of a panel.
@@ -119,6 +122,14 @@ impl Axis {
         self
     }
 
+    /// How many names it has, where it has names.
+    pub(crate) fn names(&self) -> usize {
+        match &self.rule {
+            TickRule::Named(names) => names.len(),
+            _ => 0,
+        }
+    }
+
     /// Where `value` stands, 0 at the start and 1 at the end; below or above when it is off the axis.
     /// `None` for values that the axis cannot hold.
     pub(crate) fn unit(&self, value: f64) -> Option<f64> {
@@ -139,16 +150,18 @@ impl Axis {
             TickRule::Whole => self.round_values(length, &room, 1.0),
             TickRule::At(values) => (values.clone(), smallest_gap(values)),
             TickRule::Decades => (self.decades(), 0.0),
+            TickRule::Named(names) => (names.iter().map(|name| name.0).collect(), 0.0),
         };
         let largest = values.iter().fold(0.0_f64, |size, value| size.max(value.abs()));
         let mut ticks = Vec::new();
-        for value in values {
+        for (at, value) in values.into_iter().enumerate() {
             let natural = self.natural.is_none_or(|n| value >= n.lo - 1e-9 && value <= n.hi + 1e-9);
             if let Some(unit) = self.unit(value)
                 && (-1e-6..=1.0 + 1e-6).contains(&unit)
                 && natural
             {
-                let label = match self.rule {
+                let label = match &self.rule {
+                    TickRule::Named(names) => clipped(&clean(&names[at].1), 28),
                     TickRule::Decades | TickRule::At(_) => short(value),
                     TickRule::Round | TickRule::Whole => number::tick(value, step, largest),
                 };

@@ -10,6 +10,8 @@ use crate::theme::{Ink, LABEL_SIZE, MUTED, TEXT, TICK_SIZE, TITLE_SIZE, WARNING}
 const LINE: f64 = 16.0;
 const SAMPLE: f64 = 44.0;
 const MOST_KEYS: usize = 26;
+/// Of a panel whose y axis has names.
+const MOST_HEIGHT: f64 = 900.0;
 
 /// A rectangle in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -275,6 +277,10 @@ impl Grid {
             (true, _) => 132.0,
             (false, _) => 128.0,
         };
+        // Names need a line each.
+        let names = scene.panels.iter().map(|panel| panel.y.names()).max().unwrap_or(0);
+        let plot_height =
+            if names == 0 { plot_height } else { (real(names) * 24.0 + 8.0).clamp(60.0, MOST_HEIGHT) };
         let gaps = Self::GAP * (real(columns) - 1.0);
         let y_ticks =
             scene.panels.iter().map(|panel| panel.y.ticks(plot_height, |_| TICK_SIZE * 1.5)).collect();

@@ -64,6 +64,30 @@ pub(crate) enum Mark {
     Upright { x: f64, stroke: Stroke },
     /// A hatched strip over the whole height.
     Hatched { from: f64, to: f64 },
+    /// Filled rectangles.
+    Boxes { boxes: Vec<Span>, ink: Ink },
+    /// A hatched rectangle over what lies below it.
+    HatchedBox(Span),
+    /// A thin level bar from lo to hi at each y: `(y, lo, hi)`.
+    Spans { points: Vec<(f64, f64, f64)>, ink: Ink },
+    /// Words at points.
+    Words { words: Vec<(f64, f64, String)>, ink: Ink, side: Side },
+}
+
+/// A rectangle in data coordinates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) x: (f64, f64),
+    pub(crate) y: (f64, f64),
+}
+
+/// Where words stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Centred on the point.
+    Middle,
+    /// To the right of it.
+    Right,
 }
 
 /// One entry of the legend.
@@ -78,8 +102,12 @@ pub(crate) struct Key {
 pub(crate) enum Sample {
     /// A line, with a symbol when the series has one.
     Line { stroke: Stroke, marker: Option<Marker> },
+    /// A symbol.
+    Symbol { marker: Marker, ink: Ink },
     /// A filled bar.
     Bar { ink: Ink },
+    /// A surface of a map.
+    Tile { ink: Ink },
     /// A hatched surface.
     Hatched,
     /// Nothing: a remark.

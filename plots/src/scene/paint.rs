@@ -5,8 +5,8 @@
 use super::glyph::{self, Spot};
 use super::layout::{Anchor, Label, Layout, Place, Rect};
 use super::polyline::{self, Point};
-use super::{Axis, Dress, Frame, Mark, Panel, Sample, Scene, text};
-use crate::theme::{AXIS, CONTEXT, GRID, Ink, Marker, PAPER, Stroke};
+use super::{Axis, Dress, Frame, Mark, Panel, Sample, Scene, Side, Span, text};
+use crate::theme::{AXIS, CONTEXT, GRID, Ink, Marker, PAPER, Stroke, TICK_SIZE};
 use plotters::backend::SVGBackend;
 use plotters::chart::ChartContext;
 use plotters::coord::Shift;
@@ -152,6 +152,35 @@ fn paint_mark(paper: &Paper<'_>, chart: &mut Chart<'_, '_>, panel: &Panel, mark:
             });
             chart.draw_series(rectangles).map(|_| ())
         }
+        Mark::Boxes { boxes, ink } => {
+            let rectangles = boxes.iter().filter_map(|span| {
+                let (low, high) = corners(x, y, span)?;
+                Some(Rectangle::new([low, high], rgb(*ink).filled()))
+            });
+            chart.draw_series(rectangles).map(|_| ())
+        }
+        Mark::HatchedBox(span) => {
+            let Some((low, high)) = corners(x, y, span) else { return Ok(()) };
+            let (low, high) = (chart.backend_coord(&(low.0, high.1)), chart.backend_coord(&(high.0, low.1)));
+            paint_hatching(paper, low, high)
+        }
+        Mark::Spans { points, ink } => {
+            for (at, lo, hi) in points {
+                if let (Some(at), Some(lo), Some(hi)) = (y.unit(*at), x.unit(*lo), x.unit(*hi)) {
+                    let ends = vec![(lo.clamp(0.0, 1.0), at), (hi.clamp(0.0, 1.0), at)];
+                    chart.draw_series([PathElement::new(ends, line_style(*ink, 1.4))])?;
+                }
+            }
+            Ok(())
+        }
+        Mark::Words { words, ink, side } => {
+            for (wx, wy, words) in words {
+                let unit = x.unit(*wx).zip(y.unit(*wy)).filter(|(x, y)| in_panel(*x) && in_panel(*y));
+                let Some(unit) = unit else { continue };
+                paint_words(paper, chart.backend_coord(&unit), words, *ink, *side)?;
+            }
+            Ok(())
+        }
         Mark::Hatched { from, to } => {
             let (Some(from), Some(to)) = (x.unit(*from), x.unit(*to)) else { return Ok(()) };
             let low = chart.backend_coord(&(from.clamp(0.0, 1.0), 1.0));
@@ -159,6 +188,25 @@ fn paint_mark(paper: &Paper<'_>, chart: &mut Chart<'_, '_>, panel: &Panel, mark:
             paint_hatching(paper, low, high)
         }
     }
+}
+
+/// The lower left and the upper right corner as far as they are in the panel; nothing for what lies outside.
+fn corners(x: &Axis, y: &Axis, span: &Span) -> Option<(Point, Point)> {
+    let side = |axis: &Axis, (from, to): (f64, f64)| -> Option<(f64, f64)> {
+        let (from, to) = (axis.unit(from)?.clamp(0.0, 1.0), axis.unit(to)?.clamp(0.0, 1.0));
+        (to > from).then_some((from, to))
+    };
+    let ((left, right), (foot, top)) = (side(x, span.x)?, side(y, span.y)?);
+    Some(((left, foot), (right, top)))
+}
+
+fn paint_words(paper: &Paper<'_>, at: Spot, words: &str, ink: Ink, side: Side) -> Drawn {
+    let (x, y) = (f64::from(at.0) / UNITS, f64::from(at.1) / UNITS);
+    let (x, anchor) = match side {
+        Side::Middle => (x, Anchor::Middle),
+        Side::Right => (x + 5.0, Anchor::Left),
+    };
+    paint_label(paper, &Label { text: text::clean(words), x, y, size: TICK_SIZE, ink, anchor, bold: false })
 }
 
 fn units(x: &Axis, y: &Axis, points: &[Point]) -> Vec<Point> {
@@ -242,6 +290,13 @@ fn paint_sample(paper: &Paper<'_>, sample: Sample, x: f64, y: f64) -> Drawn {
             }
         }
         Sample::Bar { ink } => paper.draw(&Rectangle::new([low, high], rgb(ink).mix(0.85).filled())),
+        Sample::Symbol { marker, ink } => {
+            paint_marker(paper, (i32::midpoint(left, right), middle), marker, ink)
+        }
+        Sample::Tile { ink } => {
+            paper.draw(&Rectangle::new([low, high], rgb(ink).filled()))?;
+            paper.draw(&Rectangle::new([low, high], line_style(AXIS, 0.6)))
+        }
         Sample::Hatched => paint_hatching(paper, low, high),
         Sample::Blank => Ok(()),
     }

@@ -54,6 +54,7 @@ pub(crate) fn sequences_of(results: &Results, rows: impl IntoIterator<Item = usi
     let counts: Vec<i64> = rows.into_iter().filter_map(|row| column.int(row)).collect();
     let (least, most) = (*counts.iter().min()?, *counts.iter().max()?);
     Some(match (least == most, most) {
+        (_, 0) => return None,
         (true, 1) => "1 sequence".to_owned(),
         (true, _) => format!("{} sequences", number::count(most)),
         (false, _) => format!("{} to {} sequences", number::count(least), number::count(most)),

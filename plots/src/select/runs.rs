@@ -37,25 +37,30 @@ const VARIANTS: &[(&str, &str)] = &[
 
 /// The finished cells of study `eviction`, in table order.
 pub(crate) fn eviction_runs(results: &Results) -> Vec<Run> {
-    runs_in(results, |_| true)
+    runs_in(results, "eviction", |_| true)
 }
 
 /// Those of them that have a value of `metric`; all of them when none has. Cells that say nothing about the metric (executed
 /// ones about a proxy, say) then need not be told apart from those that do.
 pub(crate) fn eviction_runs_with(results: &Results, metric: &str) -> Vec<Run> {
-    let values = Reader::new(&results.cells, metric);
-    let runs = runs_in(results, |row| values.number(row).is_some());
+    let runs = study_runs(results, "eviction", metric);
     if runs.is_empty() { eviction_runs(results) } else { runs }
 }
 
-fn runs_in(results: &Results, is_wanted: impl Fn(usize) -> bool) -> Vec<Run> {
+/// The finished cells of a study that have a value of `metric`, in table order.
+pub(crate) fn study_runs(results: &Results, study: &str, metric: &str) -> Vec<Run> {
+    let values = Reader::new(&results.cells, metric);
+    runs_in(results, study, |row| values.number(row).is_some())
+}
+
+fn runs_in(results: &Results, wanted: &str, is_wanted: impl Fn(usize) -> bool) -> Vec<Run> {
     let cells = &results.cells;
     let column = |name| Reader::new(cells, name);
     let (study, cell, policy) = (column("study"), column("cell"), column("policy"));
     let (budget, evictions) = (column("budget_tokens"), column("evictions"));
     let (attend, store) = (column("attend"), column("store"));
     let mut runs: Vec<Run> = (0..cells.rows())
-        .filter(|&row| finished(cells, row) && study.text(row).is_none_or(|study| study == "eviction"))
+        .filter(|&row| finished(cells, row) && study.text(row).is_none_or(|study| study == wanted))
         .filter(|&row| is_wanted(row))
         .filter_map(|row| {
             let policy = policy.text(row)?.to_owned();
@@ -138,7 +143,7 @@ pub(crate) fn foremost<'a>(
     higher_is_better: bool,
 ) -> BTreeSet<&'a str> {
     let mut order: Vec<(&str, f64)> = means.iter().map(|(label, mean)| (*label, *mean)).collect();
-    let is_reference = |label: &str| ["full", "random"].contains(&label);
+    let is_reference = |label: &str| ["full", "random", "belady"].contains(&label);
     order.sort_by(|a, b| {
         let by_value = if higher_is_better { b.1.total_cmp(&a.1) } else { a.1.total_cmp(&b.1) };
         is_reference(b.0).cmp(&is_reference(a.0)).then(by_value).then(a.0.cmp(b.0))

@@ -53,6 +53,24 @@ pub(crate) const MAGENTA: Ink = Ink::new(0xb9_37_79, 0xf3_8b_be);
 pub(crate) const BROWN: Ink = Ink::new(0x5d_40_24, 0xc9_a5_80);
 pub(crate) const GREY: Ink = Ink::new(0x6b_74_7d, 0x9c_a6_b1);
 
+/// Surfaces from little to much. Words on the first five are in the text ink, on the others in that of the paper.
+pub(crate) const SHADES: [Ink; 7] = [
+    Ink::new(0xf1_f6_fb, 0x17_21_2c),
+    Ink::new(0xd9_e8_f4, 0x1c_2f_42),
+    Ink::new(0xb8_d5_ea, 0x21_3f_5c),
+    Ink::new(0x8d_bb_dc, 0x28_51_76),
+    Ink::new(0x67_a3_cf, 0x2f_66_91),
+    Ink::new(0x2d_78_ad, 0x6a_a6_d4),
+    Ink::new(0x0f_54_89, 0xa5_cd_ee),
+];
+
+/// The shade for a share of the way from least to most, and the ink of words on it.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 6")]
+pub(crate) fn shade(share: f64) -> (Ink, Ink) {
+    let at = (share.clamp(0.0, 1.0) * 6.0).round() as usize;
+    (SHADES[at], if at < 5 { TEXT } else { PAPER })
+}
+
 /// Every ink that a figure may contain, for the dark variant.
 pub(crate) const INKS: &[Ink] = &[
     TEXT,
@@ -161,10 +179,26 @@ mod tests {
     }
 
     #[test]
+    fn words_on_shades_can_be_read() {
+        for at in 0..=6 {
+            let (shade, words) = shade(f64::from(at) / 6.0);
+            assert!(contrast(shade.light, words.light) >= 4.5, "{at} on light paper");
+            assert!(contrast(shade.dark, words.dark) >= 4.5, "{at} on dark paper");
+        }
+    }
+
+    #[test]
+    fn shades_go_from_little_to_much_in_greyscale_too() {
+        assert!(SHADES.windows(2).all(|pair| luminance(pair[0].light) > luminance(pair[1].light)));
+        assert!(SHADES.windows(2).all(|pair| luminance(pair[0].dark) < luminance(pair[1].dark)));
+    }
+
+    #[test]
     fn no_two_inks_share_a_light_colour() {
-        for (at, ink) in INKS.iter().enumerate() {
+        let inks: Vec<Ink> = INKS.iter().chain(&SHADES).copied().collect();
+        for (at, ink) in inks.iter().enumerate() {
             assert!(
-                INKS[..at].iter().all(|other| other.light != ink.light),
+                inks[..at].iter().all(|other| other.light != ink.light),
                 "{ink:?} would get two dark twins"
             );
         }

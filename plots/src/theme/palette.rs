@@ -23,6 +23,7 @@ const fn look(ink: Ink, dash: Dash, marker: Marker) -> Look {
 const KNOWN: &[(&str, Look)] = &[
     ("full", look(TEXT, Dash::Dashed, Marker::Circle)),
     ("random", look(GREY, Dash::Dotted, Marker::Cross)),
+    ("belady", look(TEXT, Dash::Dotted, Marker::Diamond)),
     ("recency", look(GOLD, Dash::Dotted, Marker::Down)),
     ("streaming-llm", look(GOLD, Dash::Long, Marker::Up)),
     ("h2o", look(BROWN, Dash::Solid, Marker::Up)),

@@ -1,13 +1,14 @@
 //! The result tables: what a run writes and what plots read, and nothing else.
 //!
 //! `cells` has one row per cell of a study, `series` is long form: one row per (cell, metric, layer, x). Studies of branch trees add
-//! `problems`, one row per cell and problem, and `steps`, the exact step functions of thresholds. Rows are collected
+//! `problems`, one row per cell and problem, `steps`, the exact step functions of thresholds, and `joint`, the facts that give any setting of them. Rows are collected
 //! as [`CellRow`] and [`SeriesRow`], intervals come from a [`Bootstrap`].
 //! Both are written with a manifest `results.json` into one folder; see [`write()`] and [`read()`].
 
 mod digest;
 mod error;
 mod io;
+mod joint;
 mod rows;
 mod stats;
 mod version;
@@ -15,6 +16,7 @@ mod version;
 pub use digest::{cell_id, sha256_hex};
 pub use error::ResultsError;
 pub use io::{Formats, read, write};
+pub use joint::JOINT_COLUMNS;
 pub use rows::{CellRow, SeriesRow, cells_table, series_table, table_of};
 pub use stats::{Bootstrap, Estimate};
 pub use version::{RESULTS_VERSION, ResultsVersion};
@@ -171,8 +173,12 @@ pub const FIDELITY_COLUMNS: Columns = &[
 pub type Columns = &'static [(&'static str, &'static str, &'static str)];
 
 /// Tables that only some studies write, with their columns.
-pub const MORE_TABLES: &[(&str, Columns)] =
-    &[("problems", PROBLEM_COLUMNS), ("steps", STEP_COLUMNS), ("fidelity", FIDELITY_COLUMNS)];
+pub const MORE_TABLES: &[(&str, Columns)] = &[
+    ("problems", PROBLEM_COLUMNS),
+    ("steps", STEP_COLUMNS),
+    ("joint", JOINT_COLUMNS),
+    ("fidelity", FIDELITY_COLUMNS),
+];
 
 /// Columns of `series`, with kind and meaning.
 pub const SERIES_COLUMNS: &[(&str, &str, &str)] = &[

@@ -4,11 +4,11 @@ use super::StepTable;
 use super::problem::{Composition, ExitPoint, ExitPoints, ProblemFacts, Said, Verdict};
 use crate::policy::PolicyError;
 use crate::policy::exit::{ExitView, LayerFacts, Lens, entropy};
-use crate::policy::share::ShareView;
+use crate::policy::share::{ShareView, Sharing, asks};
 use crate::policy::verify::VerifyView;
 use crate::policy::verify::cgee::Lead;
 use crate::trace::{Outcome, Prefix};
-use crate::trees::{TreeError, TreeFacts, TreeModel, TreeStack, confidences, full_pipeline};
+use crate::trees::{TreeError, TreeFacts, TreeModel, TreeStack, confidences, full_pipeline, prompt_work};
 use rayon::prelude::*;
 
 impl<'a> StepTable<'a> {
@@ -49,21 +49,19 @@ struct Builder<'a> {
     model: TreeModel,
 }
 
-/// A branch and the similarity that its prefix depends on; none where it does not depend on any.
+/// A branch and what it shares: as a similarity says where it depends on one, else always the same.
 #[derive(Clone, Copy)]
 struct Gate {
     branch: usize,
     sigma: Option<f64>,
-    fixed: Prefix,
+    fixed: Sharing,
+    /// Tokens of the root's prefix.
+    root_tokens: u32,
 }
 
 impl Gate {
-    fn prefix(&self, tau: f64) -> Prefix {
-        match self.sigma {
-            None => self.fixed,
-            Some(sigma) if sigma >= tau => Prefix::Root,
-            Some(_) => Prefix::Own,
-        }
+    fn sharing(&self, tau: f64) -> Sharing {
+        self.sigma.map_or(self.fixed, |sigma| asks::sharing(sigma, tau, self.root_tokens))
     }
 }
 
@@ -74,12 +72,12 @@ impl Builder<'_> {
 
     fn problem(&self) -> Result<ProblemFacts, TreeError> {
         let is_gated = self.stack.share.as_asks().is_some();
+        let root_tokens = self.facts.problem.branches.first().map_or(0, |root| root.prefix_len);
         let mut gates = Vec::new();
         for &branch in &self.facts.leaves {
             let view = ShareView { problem: &self.facts.problem, branch, layers: self.model.layers };
-            let sharing = self.stack.share.decide(&view).map_err(|source| self.of_policy(source))?;
-            let sigma = sharing.sigma.filter(|_| is_gated);
-            gates.push(Gate { branch, sigma, fixed: sharing.prefix });
+            let fixed = self.stack.share.decide(&view).map_err(|source| self.of_policy(source))?;
+            gates.push(Gate { branch, sigma: fixed.sigma.filter(|_| is_gated), fixed, root_tokens });
         }
         let mut built = ProblemFacts::default();
         let full = full_pipeline(self.stack.winner.as_ref(), self.facts)?;
@@ -109,7 +107,7 @@ impl Builder<'_> {
         let (mut outcomes, mut exits, mut said): (Vec<&Outcome>, _, _) = (Vec::new(), Vec::new(), Vec::new());
         let mut shared = 0;
         for gate in gates {
-            let prefix = gate.prefix(tau);
+            let prefix = gate.sharing(tau).prefix;
             shared += u32::from(prefix == Prefix::Root);
             let outcome = self.facts.outcome(gate.branch, prefix)?;
             let at = match known.iter().position(|&key| key == (gate.branch, prefix)) {
@@ -128,8 +126,10 @@ impl Builder<'_> {
         let winner = self.stack.winner.as_ref();
         let (lead, fixed_skip) = self.skip(&outcomes)?;
         let confidences = confidences(winner, &outcomes).map_err(|source| self.of_policy(source))?;
+        let shared_by = gates.iter().map(|gate| (gate.branch, gate.sharing(tau)));
         let mut composition = Composition {
             shared,
+            prompts: prompt_work(self.stack, self.facts, self.model, shared_by),
             lead,
             fixed_skip,
             if_skipped: Verdict::default(),
@@ -155,6 +155,8 @@ impl Builder<'_> {
 
     fn exit_points(&self, branch: usize, prefix: Prefix) -> Result<ExitPoints, TreeError> {
         let layers = self.facts.verdict(branch, prefix)?;
+        let outcome = self.facts.outcome(branch, prefix)?;
+        let tokens = outcome.verdict.as_ref().map_or(0, |verdict| verdict.prompt_tokens);
         let lens = self.stack.exit.lens();
         let missing = TreeError::NoVerdict { problem: self.facts.index, branch, prefix };
         let score = |run: u16| layers[usize::from(run) - 1].verdict(lens);
@@ -163,11 +165,11 @@ impl Builder<'_> {
         if let Some(rule) = self.stack.exit.as_entropy() {
             let early = early_exits(&rule, layers, lens);
             let last = (all, score(all).ok_or(missing)?);
-            return Ok(ExitPoints { early, last, layers: all });
+            return Ok(ExitPoints { early, last, layers: all, tokens });
         }
         // A rule without thresholds: the one layer where it stops, which no threshold moves.
         let run = self.stack.exit.layers_run(&ExitView::of(layers, self.model.vocab)).clamp(1, all);
-        Ok(ExitPoints { early: Vec::new(), last: (run, score(run).ok_or(missing)?), layers: all })
+        Ok(ExitPoints { early: Vec::new(), last: (run, score(run).ok_or(missing)?), layers: all, tokens })
     }
 }
 
@@ -177,7 +179,8 @@ fn early_exits(rule: &entropy::Params, layers: &[LayerFacts], lens: Lens) -> Vec
     let mut changes: Vec<f64> = Vec::new();
     let mut previous: Option<f64> = None;
     for (at, facts) in layers.iter().enumerate().skip(usize::from(rule.min_layer)) {
-        let entropy = facts.entropy(lens);
+        // No negative zero: edges are told apart by their bits, and written down.
+        let entropy = facts.entropy(lens) + 0.0;
         match previous {
             Some(before) if entropy.is_finite() => changes.push((entropy - before).abs()),
             _ => changes.clear(),

@@ -164,14 +164,14 @@ impl Sums {
 
 /// What verification gives at one pair of ranks.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+pub(super) struct Cell {
     layers_run: u32,
     exited: u16,
-    verdict: u16,
+    pub(super) verdict: u16,
 }
 
 /// A composition with its table.
-struct Table {
+pub(super) struct Table {
     shared: u64,
     /// Top, gap and relative gap; a single branch has infinite ones.
     lead: (f64, f64, f64),
@@ -182,7 +182,10 @@ struct Table {
     rows: Vec<u32>,
     /// Column of each rank of ε in the problem, `[rank]`.
     columns: Vec<u32>,
-    cells: Vec<Cell>,
+    /// Cells a row: one for each rank of ε among the composition's own values.
+    pub(super) width: usize,
+    /// `[own rank of θ][own rank of ε]`, flat.
+    pub(super) cells: Vec<Cell>,
 }
 
 /// A problem ready for look-ups.
@@ -240,14 +243,14 @@ impl<'a> Ranked<'a> {
 }
 
 /// Finite values, ascending, without repetition.
-fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
+pub(super) fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_unstable_by(f64::total_cmp);
     values.dedup_by(|a, b| a.total_cmp(b).is_eq());
     values
 }
 
-fn table(
+pub(super) fn table(
     facts: &ProblemFacts,
     composition: &Composition,
     rules: Rules<'_>,
@@ -299,6 +302,7 @@ fn table(
         branches: composition.exits.len() as u64,
         rows,
         columns,
+        width,
         cells,
     }
 }

@@ -7,7 +7,8 @@
 //! * [`StepTable::at`] evaluates one setting;
 //! * [`StepTable::along`] gives the exact step function of one threshold, the others held fixed;
 //! * [`StepTable::joint`] evaluates a list of settings;
-//! * [`StepTable::grid`] evaluates every combination of lists of thresholds.
+//! * [`StepTable::grid`] evaluates every combination of lists of thresholds;
+//! * [`StepTable::export`] gives the facts behind all of it, for a reader who evaluates settings elsewhere.
 //!
 //! All of them give the same integers, and so does [`crate::trees::replay_problem`] at the same thresholds. Nothing depends on the
 //! number of threads. A stack may hold policies without these thresholds (a fixed exit layer, a vote): they act as they are,
@@ -42,11 +43,13 @@
 
 mod along;
 mod build;
+mod export;
 mod grid;
 mod joint;
 mod problem;
 
 pub use along::Step;
+pub use export::{BranchStops, JointFact};
 pub use grid::Grid;
 
 use crate::policy::verify::cgee;

@@ -3,6 +3,7 @@
 use super::{Counts, Setting};
 use crate::policy::verify::cgee::{self, Lead};
 use crate::policy::winner::{Candidate, Winner};
+use crate::trees::Work;
 
 /// A verified outcome: where its pass may stop, and what the verifier says there.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,8 @@ pub(super) struct ExitPoints {
     pub(super) last: (u16, f64),
     /// Layers of the model.
     pub(super) layers: u16,
+    /// Prompt of the verifier.
+    pub(super) tokens: u32,
 }
 
 /// A layer after which a pass stops when θ is above `entropy` and ε above `change`, unless it stopped before.
@@ -72,6 +75,8 @@ pub(super) struct Said {
 pub(super) struct Composition {
     /// Branches behind the root's prefix.
     pub(super) shared: u32,
+    /// Work on the branches' prompts.
+    pub(super) prompts: Work,
     /// The surest branch and its lead; nothing for a single branch.
     pub(super) lead: Option<Lead>,
     /// What a verify policy without thresholds decides.

@@ -279,25 +279,25 @@ fn cut_outcome(run: &Run<'_>) -> Outcome {
     }
 }
 
-fn work(
+/// Work on prompts alone, for branches with what they share.
+pub(crate) fn prompt_work(
     stack: &TreeStack,
     facts: &TreeFacts,
     model: TreeModel,
-    runs: &[Run<'_>],
-    verified: Option<&[(u16, f64, bool)]>,
+    shared: impl Iterator<Item = (usize, Sharing)>,
 ) -> Work {
     let layers = u64::from(model.layers);
     let gate = u64::from(stack.share.gate_layers(model.layers));
     let prefix = facts.problem.branches.first().map_or(0, |root| u64::from(root.prefix_len));
     let root = if stack.share.prefills_root() { prefix * layers } else { 0 };
     let mut work = Work { prefill: root, overhead: root, ..Work::default() };
-    for (at, run) in runs.iter().enumerate() {
-        let branch = &facts.problem.branches[run.branch];
+    for (at, sharing) in shared {
+        let branch = &facts.problem.branches[at];
         let prompt = branch.tokens.len() as u64;
         let suffix = prompt.saturating_sub(u64::from(branch.prefix_len));
-        let reused = u64::from(run.sharing.reused_tokens);
+        let reused = u64::from(sharing.reused_tokens);
         // Behind the root's prefix a branch computes its suffix; behind its own, what is not cached.
-        let computed = match run.sharing.prefix {
+        let computed = match sharing.prefix {
             Prefix::Root => suffix,
             Prefix::Own => prompt.saturating_sub(reused),
         };
@@ -307,6 +307,20 @@ fn work(
         work.shareable += (prompt - suffix) * layers;
         work.prompt_tokens.0 += prompt;
         work.prompt_tokens.1 += reused.min(prompt);
+    }
+    work
+}
+
+fn work(
+    stack: &TreeStack,
+    facts: &TreeFacts,
+    model: TreeModel,
+    runs: &[Run<'_>],
+    verified: Option<&[(u16, f64, bool)]>,
+) -> Work {
+    let layers = u64::from(model.layers);
+    let mut work = prompt_work(stack, facts, model, runs.iter().map(|run| (run.branch, run.sharing)));
+    for (at, run) in runs.iter().enumerate() {
         let verifier = run.outcome.verdict.as_ref().map_or(0, |verdict| u64::from(verdict.prompt_tokens));
         work.verify_full += verifier * layers;
         work.verify += verified.map_or(0, |all| verifier * u64::from(all[at].0));

@@ -10,8 +10,8 @@ mod decode_exit;
 mod facts;
 mod stack;
 
-pub(crate) use decide::confidences;
 pub use decide::{BranchDecision, Choice, ProblemDecision, Work, full_pipeline, replay_problem};
+pub(crate) use decide::{confidences, prompt_work};
 pub use decode_exit::DecodeExit;
 pub use facts::{TreeFacts, TreeModel};
 pub use stack::{TreeParts, TreeStack};

@@ -117,6 +117,13 @@ impl Asks {
     }
 }
 
+/// What a branch of similarity `sigma` gets at a threshold, behind a root with `prefix_len` tokens of prefix.
+#[must_use]
+pub fn sharing(sigma: f64, tau: f64, prefix_len: u32) -> Sharing {
+    let (prefix, reused_tokens) = if sigma >= tau { (Prefix::Root, prefix_len) } else { (Prefix::Own, 0) };
+    Sharing { prefix, reused_tokens, sigma: Some(sigma) }
+}
+
 impl Params {
     /// σ of a branch from its cosines, `[state]`: 0 for the embedding output, `s` for after layer `s - 1`. At most 1.
     ///
@@ -179,13 +186,7 @@ impl Share for Asks {
         let (Some(root), Some(branch)) = (branches.first(), branches.get(view.branch)) else {
             return Ok(Sharing::NOTHING);
         };
-        let sigma = self.params.sigma(&branch.similarity)?;
-        let sharing = if sigma >= self.params.tau {
-            Sharing { prefix: Prefix::Root, reused_tokens: root.prefix_len, sigma: None }
-        } else {
-            Sharing::NOTHING
-        };
-        Ok(Sharing { sigma: Some(sigma), ..sharing })
+        Ok(sharing(self.params.sigma(&branch.similarity)?, self.params.tau, root.prefix_len))
     }
 
     fn gate_layers(&self, layers: u16) -> u16 {

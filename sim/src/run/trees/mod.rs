@@ -1,6 +1,7 @@
 //! The branch-tree half of a study: every stack at every point of its sweep, and the step functions of its thresholds.
 
 mod cells;
+mod joint;
 mod lint;
 mod tables;
 
@@ -102,6 +103,10 @@ pub(super) fn run(
     let steps = tables::steps(study, &plans, &groups, &tables_of, model)?;
     if steps.rows() > 0 {
         results.tables.push(("steps".to_owned(), steps));
+    }
+    let joint = joint::joint(study, &plans, &groups, &tables_of, (&trees, model))?;
+    if joint.rows() > 0 {
+        results.tables.push(("joint".to_owned(), joint));
     }
     Ok(results)
 }

@@ -29,15 +29,15 @@ pub(super) fn group_key(label: &str, stack: &TreeStack) -> String {
     format!("{label}\n{params}")
 }
 
-fn int(value: u64) -> Value {
+pub(super) fn int(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Absent, Value::Int)
 }
 
-fn real(value: Option<f64>) -> Value {
+pub(super) fn real(value: Option<f64>) -> Value {
     value.map_or(Value::Absent, Value::Real)
 }
 
-fn text(value: Option<&str>) -> Value {
+pub(super) fn text(value: Option<&str>) -> Value {
     value.map_or(Value::Absent, |value| Value::Text(value.to_owned()))
 }
 
