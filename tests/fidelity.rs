@@ -437,3 +437,39 @@ fn what_cannot_be_executed_says_why() {
         .filter(|row| results.cells.value("status", *row) == Value::Text("skipped".to_owned()));
     assert_eq!(skipped.count(), 3, "random, snapkv and vase-attnv at a budget of 4");
 }
+
+/// Cells that come first are whole when the time is up; the others say how far they came, and nothing of them is counted.
+#[test]
+fn a_limit_of_time_leaves_whole_cells_and_skipped_ones() {
+    use kvlab_executor::closed_loop::exec_within;
+    let mut model = Model::load(&golden_folder().join("export/qwen3"), &load_options(), &Quiet).unwrap();
+    let scenario = Scenario::parse(SCENARIO, "test").unwrap();
+    let plan = ExecPlan {
+        scenario: &scenario,
+        mode: Mode::Free,
+        max_new_tokens: 24,
+        chunk: NonZeroUsize::new(64).unwrap(),
+        command: "kvlab exec".to_owned(),
+    };
+    let waves = [vec![5, 6], vec![0, 1, 2, 3, 4, 7, 8, 9, 10]];
+    // Asked once an item and once a run: the first wave takes 18, the second is cut off within its third item.
+    let asked = std::cell::Cell::new(0);
+    let is_over = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 18 + 2 * 10 + 3
+    };
+    let cut = exec_within(&mut model, &items(), &plan, &waves, &is_over, &Quiet).unwrap();
+    let whole = executed(Mode::Free, SCENARIO).unwrap();
+    for row in 0..whole.cells.rows() {
+        if [5, 6].contains(&row) {
+            for name in ["cell", "status", "accuracy", "log_digest", "accuracy_vs_full"] {
+                assert_eq!(cut.cells.value(name, row), whole.cells.value(name, row), "{name} of row {row}");
+            }
+        } else {
+            assert_eq!(cut.cells.value("status", row), Value::Text("skipped".to_owned()), "row {row}");
+            assert_eq!(cut.cells.value("accuracy", row), Value::Absent);
+            let Value::Text(why) = cut.cells.value("error", row) else { panic!("a reason") };
+            assert!(why.starts_with("the time was up after ") && why.ends_with(" of 6 problems"), "{why}");
+        }
+    }
+}

@@ -7,10 +7,14 @@ use crate::exit::{CliError, Done};
 use crate::output::{self, Format};
 use crate::progress::Bars;
 use kvlab_executor::ExecutorError;
-use kvlab_executor::closed_loop::{ExecPlan, Mode, exec};
-use kvlab_sim::scenario::Scenario;
+use kvlab_executor::closed_loop::{ExecPlan, Mode, exec, exec_within};
+use kvlab_sim::fidelity::{Prediction, waves};
+use kvlab_sim::results;
+use kvlab_sim::scenario::{EvictionPlan, Scenario};
+use kvlab_sim::table::Value;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Run a model with the eviction policies of a scenario in the loop, and write executed results.
 ///
@@ -39,6 +43,13 @@ pub(crate) struct Args {
     /// What is fed after the prompt
     #[arg(long, value_enum, default_value_t)]
     mode: Feed,
+    /// Stop after so many minutes: cells that did not run on every problem are skipped rows. With --predicted the cells whose
+    /// predicted intervals reach the best one's run first, else cells run in the order of the scenario
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    budget_minutes: Option<f64>,
+    /// With --budget-minutes: results of `kvlab sweep --predict` for the same scenario
+    #[arg(long, value_name = "DIR", requires = "budget_minutes")]
+    predicted: Option<PathBuf>,
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -109,8 +120,59 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     plan.study().map_err(ExecutorError::from)?;
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
     runtime::tell(&model);
-    let results = exec(&mut model, &items, &plan, &bars)?;
+    let results = match args.budget_minutes {
+        None => exec(&mut model, &items, &plan, &bars)?,
+        Some(minutes) => {
+            let cells = scenario.plan(model.shape().map_err(ExecutorError::from)?.vocab).eviction;
+            let waves = waves(&predictions(args.predicted.as_deref(), &cells)?, WAVE);
+            let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
+            exec_within(&mut model, &items, &plan, &waves, &|| Instant::now() >= end, &bars)?
+        }
+    };
     study::write(&results, &args.out, args.csv)?;
     output::table(&results.cells, SHOWN, args.format)?;
     Ok(study::outcome(&results))
+}
+
+/// Cells that run together under a limit of time: their prompts are prefilled once.
+const WAVE: usize = 8;
+
+/// A positive number of minutes that a clock can count.
+fn minutes(given: &str) -> Result<f64, String> {
+    match given.parse() {
+        Ok(minutes) if minutes > 0.0 && minutes <= 1e6 => Ok(minutes),
+        _ => Err("expected a number of minutes above 0, at most a million".to_owned()),
+    }
+}
+
+/// What earlier results predict for each cell; nothing for those that they do not have.
+fn predictions(folder: Option<&Path>, cells: &[EvictionPlan]) -> Result<Vec<Option<Prediction>>, CliError> {
+    let Some(folder) = folder else { return Ok(vec![None; cells.len()]) };
+    let table = results::read(folder)?.cells;
+    let real = |name: &str, row: usize| match table.value(name, row) {
+        Value::Real(value) => Some(value),
+        _ => None,
+    };
+    let of = |cell: &EvictionPlan| {
+        let int = |value: Option<i64>| value.map_or(Value::Absent, Value::Int);
+        let row = (0..table.rows()).find(|&row| {
+            table.value("policy", row) == Value::Text(cell.label.clone())
+                && table.value("budget_tokens", row) == int(cell.budget.map(i64::from))
+                && table.value("seed", row) == int(cell.seed.and_then(|seed| i64::try_from(seed).ok()))
+                && real("predicted_accuracy", row).is_some()
+        })?;
+        Some(Prediction {
+            value: real("predicted_accuracy", row)?,
+            low: real("predicted_accuracy_lo", row)?,
+            high: real("predicted_accuracy_hi", row)?,
+        })
+    };
+    let found: Vec<Option<Prediction>> = cells.iter().map(of).collect();
+    if found.iter().all(Option::is_none) {
+        let reason =
+            "no `predicted_accuracy` for a cell of this scenario; `kvlab sweep --predict` makes them"
+                .to_owned();
+        return Err(CliError::Invalid { path: folder.to_owned(), reason });
+    }
+    Ok(found)
 }

@@ -32,4 +32,4 @@ pub use live::{LiveHead, QueryRing};
 pub use outcome::Footprint;
 pub use prefix::Prefix;
 pub use run::{LiveCell, LivePass, LiveRun, RecordedRun};
-pub use study::{ExecPlan, Mode, exec};
+pub use study::{ExecPlan, Mode, exec, exec_within};

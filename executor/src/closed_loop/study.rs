@@ -93,6 +93,8 @@ pub(crate) struct CellRun<'p> {
     pub(crate) measured: Vec<Measured>,
     /// Why it stopped.
     pub(crate) failure: Option<String>,
+    /// Whether it stopped because there was no time, which is no fault of its own.
+    pub(crate) is_out_of_time: bool,
 }
 
 /// What all rows share.
@@ -118,18 +120,49 @@ pub fn exec(
     plan: &ExecPlan<'_>,
     progress: &dyn Progress,
 ) -> Result<Results, ExecutorError> {
+    let cells = plan.scenario.plan(model.shape()?.vocab).eviction.len();
+    exec_within(model, set, plan, &[(0..cells).collect()], &|| false, progress)
+}
+
+/// As [`exec`], a wave of cells after the other (indices in plan order), until `is_over` says so: asked before each run. A cell that
+/// did not run on every item then is a skipped row that says on how many it did.
+///
+/// # Errors
+/// As [`exec`].
+pub fn exec_within(
+    model: &mut Model,
+    set: &ItemSet,
+    plan: &ExecPlan<'_>,
+    waves: &[Vec<usize>],
+    is_over: &dyn Fn() -> bool,
+    progress: &dyn Progress,
+) -> Result<Results, ExecutorError> {
     let scenario = plan.scenario;
     let plans = scenario.plan(model.shape()?.vocab).eviction;
     let mut executed = prepared(model, set, plan, &plans)?;
-    let runnable = plans.iter().filter(|plan| plan.stack.is_ok()).count() as u64;
     let items = executed.items.len();
-    progress.start(&format!("executing {}", scenario.id), Some(items as u64 * (runnable + 1)));
+    let runs: usize = waves.iter().map(|wave| runnable(&plans, wave) + 1).sum();
+    progress.start(&format!("executing {}", scenario.id), Some((items * runs) as u64));
     let full = full_cache()?;
-    for index in 0..items {
-        run_item(model, set, plan, &full, index, &mut executed, progress)?;
+    let mut at_work = AtWork { model, set, plan, full: &full, is_over, progress };
+    for wave in waves {
+        for index in 0..items {
+            at_work.item(index, wave, &mut executed)?;
+        }
     }
     progress.finish();
-    rows::results(model, set, plan, &executed)
+    for cell in executed.cells.iter_mut().filter(|cell| cell.plan.stack.is_ok() && cell.failure.is_none()) {
+        let done = cell.measured.len();
+        if done < items {
+            cell.is_out_of_time = true;
+            cell.failure = Some(format!("the time was up after {done} of {items} problems"));
+        }
+    }
+    rows::results(at_work.model, set, plan, &executed)
+}
+
+fn runnable(plans: &[EvictionPlan], wave: &[usize]) -> usize {
+    wave.iter().filter(|&&at| plans.get(at).is_some_and(|plan| plan.stack.is_ok())).count()
 }
 
 /// What is run, before anything is: the prompts in tokens, and a cell for each plan.
@@ -158,7 +191,12 @@ pub(crate) fn prepared<'p>(
         .collect::<Result<_, ExecutorError>>()?;
     let cells = plans
         .iter()
-        .map(|plan| CellRun { plan, measured: Vec::with_capacity(items.len()), failure: None })
+        .map(|plan| CellRun {
+            plan,
+            measured: Vec::with_capacity(items.len()),
+            failure: None,
+            is_out_of_time: false,
+        })
         .collect();
     Ok(Executed { study, items, prompts, full: Vec::new(), cells })
 }
@@ -169,63 +207,82 @@ pub(crate) fn full_cache() -> Result<Stack, ExecutorError> {
     Ok(registry::composition("full")?.stack(&any, &RawParams::default())?)
 }
 
-fn run_item(
-    model: &mut Model,
-    set: &ItemSet,
-    plan: &ExecPlan<'_>,
-    full: &Stack,
-    index: usize,
-    executed: &mut Executed<'_>,
-    progress: &dyn Progress,
-) -> Result<(), ExecutorError> {
-    let item = &executed.items[index];
-    let seq = SeqIdx::new(u32::try_from(index).unwrap_or(u32::MAX));
-    let stacks = executed.cells.iter().filter_map(|cell| cell.plan.stack.as_ref().ok());
-    let prefix = Prefix::for_stacks(model, &executed.prompts[index], plan.chunk, stacks)?;
-    let limits = Limits { max_new_tokens: plan.max_new_tokens, stops: &item.stops };
-    let graded = |run: FreeRun| {
-        let is_correct = record::graded(item, Some(set.grader), run.text.as_deref()).correct;
-        Measured::Free { run, is_correct }
-    };
+/// What the work on every item needs.
+struct AtWork<'a> {
+    model: &'a mut Model,
+    set: &'a ItemSet,
+    plan: &'a ExecPlan<'a>,
+    full: &'a Stack,
+    is_over: &'a dyn Fn() -> bool,
+    progress: &'a dyn Progress,
+}
 
-    let mut logits = Vec::new();
-    let run = LiveRun::fork(model, &prefix, LiveCell::new(full, 0), seq)?;
-    let run = generate(run, &prefix, limits, |row| {
-        if plan.mode == Mode::Forced {
-            logits.push(row);
+impl AtWork<'_> {
+    /// The full cache and the cells of `wave` on one item.
+    fn item(
+        &mut self,
+        index: usize,
+        wave: &[usize],
+        executed: &mut Executed<'_>,
+    ) -> Result<(), ExecutorError> {
+        if (self.is_over)() {
+            return Ok(());
         }
-    })?;
-    let tokens = run.tokens.clone();
-    let reference = graded(run);
-    progress.advance(1);
-
-    for cell in &mut executed.cells {
-        let Ok(stack) = &cell.plan.stack else {
-            continue;
+        let (plan, set) = (self.plan, self.set);
+        let item = &executed.items[index];
+        let seq = SeqIdx::new(u32::try_from(index).unwrap_or(u32::MAX));
+        let stacks = wave.iter().filter_map(|&at| executed.cells.get(at)?.plan.stack.as_ref().ok());
+        let prefix = Prefix::for_stacks(self.model, &executed.prompts[index], plan.chunk, stacks)?;
+        let limits = Limits { max_new_tokens: plan.max_new_tokens, stops: &item.stops };
+        let graded = |run: FreeRun| {
+            let is_correct = record::graded(item, Some(set.grader), run.text.as_deref()).correct;
+            Measured::Free { run, is_correct }
         };
-        progress.advance(1);
-        if cell.failure.is_some() {
-            continue;
+
+        let mut logits = Vec::new();
+        let run = LiveRun::fork(self.model, &prefix, LiveCell::new(self.full, 0), seq)?;
+        let run = generate(run, &prefix, limits, |row| {
+            if plan.mode == Mode::Forced {
+                logits.push(row);
+            }
+        })?;
+        let tokens = run.tokens.clone();
+        let reference = graded(run);
+        self.progress.advance(1);
+
+        for &at in wave {
+            let Some(cell) = executed.cells.get_mut(at) else { continue };
+            let Ok(stack) = &cell.plan.stack else { continue };
+            self.progress.advance(1);
+            // A cell that missed an item is over.
+            if cell.failure.is_some() || cell.measured.len() < index || (self.is_over)() {
+                continue;
+            }
+            // The full cache was run already; teacher-forced it runs again, and shows zero.
+            if plan.mode == Mode::Free && stack.is_full_cache() {
+                cell.measured.push(reference.clone());
+                continue;
+            }
+            let bytes_per_scalar = executed.study.bytes_per_scalar;
+            let live = LiveCell { stack, seed: cell.plan.seed.unwrap_or(0), bytes_per_scalar };
+            let outcome = LiveRun::fork(self.model, &prefix, live, seq).and_then(|run| match plan.mode {
+                Mode::Free => generate(run, &prefix, limits, drop).map(graded),
+                Mode::Forced => force(run, &tokens, &logits).map(Measured::Forced),
+            });
+            match outcome {
+                Ok(measured) => cell.measured.push(measured),
+                Err(error) if is_of_the_cell(&error) => {
+                    cell.failure = Some(format!("{}: {error}", item.item));
+                }
+                Err(error) => return Err(error),
+            }
         }
-        // The full cache was run already; teacher-forced it runs again, and shows zero.
-        if plan.mode == Mode::Free && stack.is_full_cache() {
-            cell.measured.push(reference.clone());
-            continue;
+        // Every wave has its own, and they are the same.
+        if executed.full.len() == index {
+            executed.full.push(reference);
         }
-        let bytes_per_scalar = executed.study.bytes_per_scalar;
-        let live = LiveCell { stack, seed: cell.plan.seed.unwrap_or(0), bytes_per_scalar };
-        let outcome = LiveRun::fork(model, &prefix, live, seq).and_then(|run| match plan.mode {
-            Mode::Free => generate(run, &prefix, limits, drop).map(graded),
-            Mode::Forced => force(run, &tokens, &logits).map(Measured::Forced),
-        });
-        match outcome {
-            Ok(measured) => cell.measured.push(measured),
-            Err(error) if is_of_the_cell(&error) => cell.failure = Some(format!("{}: {error}", item.item)),
-            Err(error) => return Err(error),
-        }
+        Ok(())
     }
-    executed.full.push(reference);
-    Ok(())
 }
 
 /// Whether an error says something about the policy and nothing about the machine.

@@ -6,12 +6,16 @@
 //! be kept and refuses to answer outside of what it was fitted on. Where numbers come from is nobody's business here; nothing
 //! here knows a model or a clock.
 
+mod apply;
+mod contenders;
 mod crossval;
 mod isotonic;
 mod observed;
 mod predictor;
 mod rank;
 
+pub use apply::predict_cells;
+pub use contenders::waves;
 pub use crossval::{CrossValidation, cross_validated};
 pub use isotonic::Isotonic;
 pub use observed::{CellKey, Observations};
