@@ -9,6 +9,7 @@ use kvlab_sim::run::RunError;
 use kvlab_sim::scenario::ScenarioError;
 use kvlab_sim::table::TableError;
 use kvlab_sim::trace::TraceError;
+use kvlab_sim::tune::TuneError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,6 +39,8 @@ pub(crate) enum CliError {
     Results(#[from] ResultsError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Tune(#[from] TuneError),
     #[error(transparent)]
     Table(#[from] TableError),
     #[error(transparent)]

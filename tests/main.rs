@@ -23,3 +23,4 @@ mod table;
 mod threads;
 mod trace;
 mod trees;
+mod tune;

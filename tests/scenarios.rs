@@ -233,6 +233,7 @@ serve:
 ";
     let short = Scenario::parse(short, "short").unwrap();
     assert_eq!((full.seeds, full.limit, full.exit), (short.seeds, short.limit, short.exit));
+    assert_eq!(full.tune, short.tune);
     let (a, b) = (full.serve.unwrap(), short.serve.unwrap());
     assert_eq!(
         (&a.problems, &a.arrivals, &a.baseline, &a.arms),

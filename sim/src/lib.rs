@@ -31,4 +31,5 @@ pub mod steps;
 pub mod table;
 pub mod trace;
 pub mod trees;
+pub mod tune;
 pub mod types;

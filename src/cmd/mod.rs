@@ -18,4 +18,5 @@ pub(crate) mod setup;
 pub(crate) mod study;
 pub(crate) mod sweep;
 pub(crate) mod trace;
+pub(crate) mod tune;
 pub(crate) mod validate;

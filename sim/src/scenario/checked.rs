@@ -4,7 +4,7 @@ use super::grid::Grid;
 use super::pool::{self, PoolStudy};
 use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
 use super::serve::{self, ServeStudy};
-use super::{ScenarioError, ScenarioErrorKind, TreeStudy};
+use super::{ScenarioError, ScenarioErrorKind, TreeStudy, TuneSpec};
 use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
 use crate::policy::exit::entropy::Lens;
 use crate::policy::{PolicyError, RawParams, registry};
@@ -31,6 +31,8 @@ pub struct Scenario {
     pub serve: Option<ServeStudy>,
     /// Study of branch trees, if there is one.
     pub trees: Option<TreeStudy>,
+    /// Which setting `kvlab tune` looks for; the defaults when the file does not say.
+    pub tune: TuneSpec,
     /// The text that was parsed.
     pub text: String,
 }
@@ -75,6 +77,9 @@ pub struct PolicyChoice {
     granularity: Option<Granularity>,
 }
 
+/// Where a full cache stands that no scenario names.
+const FULL_CACHE: &str = "(full cache)";
+
 #[derive(Clone, Debug, PartialEq)]
 enum ChoiceKind {
     Composition { id: String, params: RawParams },
@@ -82,6 +87,28 @@ enum ChoiceKind {
 }
 
 impl PolicyChoice {
+    /// The full cache, for a study that does not name it.
+    #[must_use]
+    pub fn full_cache() -> Self {
+        Self {
+            label: "full cache".to_owned(),
+            path: FULL_CACHE.to_owned(),
+            kind: ChoiceKind::Composition { id: "full".to_owned(), params: RawParams::default() },
+            attend: None,
+            store: None,
+            granularity: None,
+        }
+    }
+
+    /// How it stands in the scenario whose text this is.
+    #[must_use]
+    pub fn source(&self, text: &str) -> serde_json::Value {
+        if self.path == FULL_CACHE {
+            return serde_json::json!({ "use": "full", "label": self.label });
+        }
+        raw::at(text, &self.path)
+    }
+
     /// The stack under these amounts.
     ///
     /// # Errors
@@ -177,6 +204,7 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
         pool: raw.pool.map(pool::checked).transpose()?,
         serve: raw.serve.map(serve::checked).transpose()?,
         trees: raw.trees.map(super::trees::checked).transpose()?,
+        tune: super::tune::checked(raw.tune.unwrap_or_default())?,
         text: text.to_owned(),
     };
     let cells = scenario.cells_at_most();

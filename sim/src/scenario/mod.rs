@@ -12,6 +12,7 @@ mod pool;
 mod raw;
 mod serve;
 mod trees;
+mod tune;
 
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
 pub use error::{ScenarioError, ScenarioErrorKind};
@@ -21,3 +22,4 @@ pub use plan::{EvictionPlan, ExitPlan, Plan};
 pub use pool::{PoolChoice, PoolPlan, PoolStudy, StreamChoice};
 pub use serve::{Arm, Claim, DecodeExit, Gate, Measure, ProblemSizes, ServeStudy, Span};
 pub use trees::{TreeChoice, TreePlan, TreeStudy};
+pub use tune::{Bound, Constraint, Direction, Objective, TuneFlags, TuneSpec, TunedStudy};

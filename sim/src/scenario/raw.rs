@@ -3,6 +3,7 @@
 use super::grid::Grid;
 use super::nearest;
 use super::serve::{Arm, Claim, ProblemSizes};
+use super::tune::RawTune;
 use super::{ScenarioError, ScenarioErrorKind};
 use crate::policy::RawParams;
 use crate::policy::compose::{Granularity, KeepOrder, Part, Places};
@@ -28,6 +29,7 @@ pub(super) struct RawScenario {
     pub(super) pool: Option<RawPool>,
     pub(super) serve: Option<RawServe>,
     pub(super) trees: Option<RawTrees>,
+    pub(super) tune: Option<RawTune>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -313,6 +315,20 @@ pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError
         let kind = Box::new(ScenarioErrorKind::Syntax { line, column, reason, hint });
         ScenarioError { file: file.to_owned(), kind }
     })
+}
+
+/// What stands at `path` (`a.b[2].c`) of a text that was parsed before; null where there is nothing.
+pub(super) fn at(text: &str, path: &str) -> serde_json::Value {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let whole: serde_json::Value = serde_yaml::from_str(text).unwrap_or_default();
+    let mut place = &whole;
+    for part in path.split(['.', '[']) {
+        place = match part.strip_suffix(']').map(str::parse::<usize>) {
+            Some(Ok(index)) => &place[index],
+            _ => &place[part],
+        };
+    }
+    place.clone()
 }
 
 /// The parser's time grows with the square of the nesting.

@@ -162,14 +162,16 @@ impl Builder<'_> {
         let score = |run: u16| layers[usize::from(run) - 1].verdict(lens);
         let all = crate::num::count(layers.len()).min(u32::from(u16::MAX));
         let all = u16::try_from(all).unwrap_or(u16::MAX);
+        let full = layers.last().and_then(|layer| layer.verdict(Lens::FinalNorm)).ok_or(missing.clone())?;
+        let found = ExitPoints { layers: all, tokens, full_says_yes: full >= 0.5, ..ExitPoints::default() };
         if let Some(rule) = self.stack.exit.as_entropy() {
             let early = early_exits(&rule, layers, lens);
             let last = (all, score(all).ok_or(missing)?);
-            return Ok(ExitPoints { early, last, layers: all, tokens });
+            return Ok(ExitPoints { early, last, ..found });
         }
         // A rule without thresholds: the one layer where it stops, which no threshold moves.
         let run = self.stack.exit.layers_run(&ExitView::of(layers, self.model.vocab)).clamp(1, all);
-        Ok(ExitPoints { early: Vec::new(), last: (run, score(run).ok_or(missing)?), layers: all, tokens })
+        Ok(ExitPoints { last: (run, score(run).ok_or(missing)?), ..found })
     }
 }
 

@@ -8,7 +8,8 @@
 //! * [`StepTable::along`] gives the exact step function of one threshold, the others held fixed;
 //! * [`StepTable::joint`] evaluates a list of settings;
 //! * [`StepTable::grid`] evaluates every combination of lists of thresholds;
-//! * [`StepTable::export`] gives the facts behind all of it, for a reader who evaluates settings elsewhere.
+//! * [`StepTable::export`] gives the facts behind all of it, for a reader who evaluates settings elsewhere;
+//! * [`StepTable::problem`] evaluates one setting on one problem, work and flipped verdicts included.
 //!
 //! All of them give the same integers, and so does [`crate::trees::replay_problem`] at the same thresholds. Nothing depends on the
 //! number of threads. A stack may hold policies without these thresholds (a fixed exit layer, a vote): they act as they are,
@@ -47,10 +48,12 @@ mod export;
 mod grid;
 mod joint;
 mod problem;
+mod single;
 
 pub use along::Step;
 pub use export::{BranchStops, JointFact};
 pub use grid::Grid;
+pub use single::ProblemCounts;
 
 use crate::policy::verify::cgee;
 use crate::trees::TreeStack;

@@ -16,6 +16,8 @@ pub(super) struct ExitPoints {
     pub(super) layers: u16,
     /// Prompt of the verifier.
     pub(super) tokens: u32,
+    /// Whether the verifier says yes at the last layer, with the final norm.
+    pub(super) full_says_yes: bool,
 }
 
 /// A layer after which a pass stops when θ is above `entropy` and ε above `change`, unless it stopped before.
