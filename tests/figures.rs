@@ -5,12 +5,13 @@
 mod degenerate;
 mod fixture;
 mod fuzz;
+mod gallery;
 mod more;
 mod report;
 mod rows;
 mod xml;
 
-use kvlab_plots::{Drawing, FIGURES, Outcome, PlotsError, Status, draw, render_all, render_one};
+use kvlab_plots::{Drawing, FIGURES, Outcome, Pictures, PlotsError, Status, draw, render_all, render_one};
 use kvlab_sim::results::Results;
 use kvlab_sim::table::Table;
 use rows::Rows;
@@ -106,7 +107,7 @@ fn two_renders_of_one_study_are_equal_byte_for_byte() {
 #[test]
 fn a_figure_stands_beside_its_table_and_its_command() {
     let folder = tempfile::tempdir().unwrap();
-    let rendered = render_all(&fixture::study(), folder.path()).unwrap();
+    let rendered = render_all(&fixture::study(), folder.path(), Pictures::Svg).unwrap();
     assert_eq!(rendered.len(), FIGURES.len());
     for figure in rendered {
         assert_eq!(figure.status, Status::Drawn, "{}", figure.id);
@@ -124,14 +125,14 @@ fn a_figure_stands_beside_its_table_and_its_command() {
 #[test]
 fn a_figure_without_data_leaves_no_stale_picture() {
     let folder = tempfile::tempdir().unwrap();
-    render_one(&fixture::study(), "occupancy", folder.path()).unwrap();
+    render_one(&fixture::study(), "occupancy", folder.path(), Pictures::Svg).unwrap();
     let empty = Results {
         manifest: fixture::manifest(),
         cells: Table::new(),
         series: Table::new(),
         more: Vec::new(),
     };
-    let rendered = render_one(&empty, "occupancy", folder.path()).unwrap();
+    let rendered = render_one(&empty, "occupancy", folder.path(), Pictures::Svg).unwrap();
     assert!(matches!(rendered.status, Status::NothingToDraw { .. }));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -139,7 +140,7 @@ fn a_figure_without_data_leaves_no_stale_picture() {
 #[test]
 fn an_unknown_figure_is_refused_with_the_known_ones() {
     let folder = tempfile::tempdir().unwrap();
-    let error = render_one(&fixture::study(), "ocupancy", folder.path()).unwrap_err();
+    let error = render_one(&fixture::study(), "ocupancy", folder.path(), Pictures::Svg).unwrap_err();
     assert!(matches!(error, PlotsError::UnknownFigure { .. }), "{error}");
     assert!(error.to_string().contains("occupancy"));
 }
@@ -194,4 +195,23 @@ fn cells_that_differ_in_a_setting_are_not_mixed() {
     let labels: Vec<&str> =
         drawing.data.text("policy").unwrap().iter().flatten().map(String::as_str).collect();
     assert_eq!(labels, ["vase-attnv, N_v = 16", "vase-attnv, N_v = 8"]);
+}
+
+#[test]
+fn a_png_is_the_picture_at_twice_its_size_and_goes_when_it_is_not_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = fixture::study();
+    let file = folder.path().join("occupancy.png");
+    render_one(&results, "occupancy", folder.path(), Pictures::SvgAndPng).unwrap();
+    let png = std::fs::read(&file).unwrap();
+    let svg = std::fs::read_to_string(folder.path().join("occupancy.svg")).unwrap();
+    let side = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
+    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+    for (name, at) in [("width", 16), ("height", 20)] {
+        assert!(svg.contains(&format!("{name}=\"{}\"", side(at) / 2)), "{name} {}", side(at));
+    }
+    render_one(&results, "occupancy", folder.path(), Pictures::SvgAndPng).unwrap();
+    assert!(png == std::fs::read(&file).unwrap(), "equal tables give equal bytes");
+    render_one(&results, "occupancy", folder.path(), Pictures::Svg).unwrap();
+    assert!(!file.exists());
 }

@@ -8,6 +8,15 @@ use kvlab_sim::results::Results;
 use kvlab_sim::table::write_together;
 use std::path::{Path, PathBuf};
 
+/// Which pictures are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pictures {
+    /// SVG.
+    Svg,
+    /// SVG, and the same as PNG at twice its size.
+    SvgAndPng,
+}
+
 /// What became of a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
@@ -35,16 +44,21 @@ pub enum Status {
 ///
 /// # Errors
 /// When a file cannot be written or the drawing backend fails. A figure without data is no error.
-pub fn render_all(results: &Results, folder: &Path) -> Result<Vec<Rendered>, PlotsError> {
-    render(FIGURES, results, folder)
+pub fn render_all(results: &Results, folder: &Path, pictures: Pictures) -> Result<Vec<Rendered>, PlotsError> {
+    render(FIGURES, results, folder, pictures)
 }
 
 /// Draws the figure called `id` into `folder`, which is made when it is not there.
 ///
 /// # Errors
 /// As for [`render_all`], and when there is no such figure.
-pub fn render_one(results: &Results, id: &str, folder: &Path) -> Result<Rendered, PlotsError> {
-    let mut rendered = render(&[figure(id)?], results, folder)?;
+pub fn render_one(
+    results: &Results,
+    id: &str,
+    folder: &Path,
+    pictures: Pictures,
+) -> Result<Rendered, PlotsError> {
+    let mut rendered = render(&[figure(id)?], results, folder, pictures)?;
     Ok(rendered.remove(0))
 }
 
@@ -67,13 +81,16 @@ fn render(
     figures: &[&'static dyn Figure],
     results: &Results,
     folder: &Path,
+    pictures: Pictures,
 ) -> Result<Vec<Rendered>, PlotsError> {
     let (mut rendered, mut files, mut obsolete) = (Vec::new(), Vec::new(), Vec::new());
     for &figure in figures {
         match draw(figure, results)? {
             Outcome::Drawn(drawing) => {
-                files.extend(sidecar::files(figure, &drawing, results)?);
-                let paths = sidecar::names(figure).map(|name| folder.join(name)).to_vec();
+                let made = sidecar::files(figure, &drawing, results, pictures)?;
+                let paths = made.iter().map(|(name, _)| folder.join(name)).collect();
+                obsolete.extend(sidecar::names(figure).into_iter().skip(made.len()));
+                files.extend(made);
                 rendered.push(Rendered { id: figure.id(), status: Status::Drawn, files: paths });
             }
             Outcome::Nothing(reason) => {

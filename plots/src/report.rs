@@ -7,9 +7,12 @@ mod cells;
 mod figures;
 mod findings;
 mod html;
+mod markdown;
 mod provenance;
 mod sliders;
 mod style;
+
+pub use markdown::render_markdown;
 
 use crate::scene::clipped;
 use crate::select::caption;

@@ -2,22 +2,32 @@
 
 use crate::error::PlotsError;
 use crate::figure::{Drawing, Figure, evidence};
+use crate::png::png;
+use crate::render::Pictures;
 use kvlab_sim::results::Results;
 use kvlab_sim::table::to_csv;
 
-/// `<id>.svg`, `<id>.csv` and `<id>.txt`: names and contents.
+/// `<id>.svg`, `<id>.csv`, `<id>.txt`, and `<id>.png` where it is asked for: names and contents.
 pub(crate) fn files(
     figure: &dyn Figure,
     drawing: &Drawing,
     results: &Results,
+    pictures: Pictures,
 ) -> Result<Vec<(String, Vec<u8>)>, PlotsError> {
-    let contents = [drawing.svg()?, to_csv(&drawing.data), note(figure, drawing, results)];
-    Ok(names(figure).into_iter().zip(contents.map(String::into_bytes)).collect())
+    let svg = drawing.svg()?;
+    let png = match pictures {
+        Pictures::Svg => None,
+        Pictures::SvgAndPng => {
+            Some(png(&svg).map_err(|detail| PlotsError::Backend { figure: figure.id(), detail })?)
+        }
+    };
+    let texts = [svg, to_csv(&drawing.data), note(figure, drawing, results)].map(String::into_bytes);
+    Ok(names(figure).into_iter().zip(texts.into_iter().chain(png)).collect())
 }
 
-/// The names of a figure's files.
-pub(crate) fn names(figure: &dyn Figure) -> [String; 3] {
-    ["svg", "csv", "txt"].map(|ending| format!("{}.{ending}", figure.id()))
+/// The names of a figure's files, the picture in points last.
+pub(crate) fn names(figure: &dyn Figure) -> [String; 4] {
+    ["svg", "csv", "txt", "png"].map(|ending| format!("{}.{ending}", figure.id()))
 }
 
 fn note(figure: &dyn Figure, drawing: &Drawing, results: &Results) -> String {

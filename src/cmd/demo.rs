@@ -62,8 +62,12 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     study::write(&results, &folder, true)?;
     let page = args.out.join("report.html");
     bars.piece("figures and report", |_| -> Result<(), CliError> {
-        plot::tell(&kvlab_plots::render_all(&results, &args.out.join("figures"))?);
-        report::write(&kvlab_plots::render_report(&results), &page)
+        plot::tell(&kvlab_plots::render_all(
+            &results,
+            &args.out.join("figures"),
+            kvlab_plots::Pictures::Svg,
+        )?);
+        report::write(kvlab_plots::render_report(&results).as_bytes(), &page)
     })?;
     let outcome = study::outcome(&results);
     news(&format!(

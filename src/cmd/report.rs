@@ -12,19 +12,32 @@ pub(crate) struct Args {
     /// The report [default: RESULTS/report.html]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Write Markdown instead, with the pictures in a folder beside it [default: RESULTS/report.md]
+    #[arg(long)]
+    markdown: bool,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let results = kvlab_sim::results::read(&args.results)?;
-    let path = args.out.clone().unwrap_or_else(|| args.results.join("report.html"));
-    write(&kvlab_plots::render_report(&results), &path)?;
+    let name = if args.markdown { "report.md" } else { "report.html" };
+    let path = args.out.clone().unwrap_or_else(|| args.results.join(name));
+    if args.markdown {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let page = kvlab_plots::render_markdown(&results, &format!("{stem}-figures"))?;
+        for (name, bytes) in page.pictures {
+            write(&bytes, &path.with_file_name(name))?;
+        }
+        write(page.text.as_bytes(), &path)?;
+    } else {
+        write(kvlab_plots::render_report(&results).as_bytes(), &path)?;
+    }
     news(&format!("report written to {}", path.display()));
     Ok(Done::All)
 }
 
-/// Writes `text` to a temporary sibling and renames it, so that no half of it is ever seen.
-pub(crate) fn write(text: &str, path: &Path) -> Result<(), CliError> {
+/// Writes `bytes` to a temporary sibling and renames it, so that no half of it is ever seen.
+pub(crate) fn write(bytes: &[u8], path: &Path) -> Result<(), CliError> {
     let failed = |source| CliError::Io { path: path.to_owned(), source };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(failed)?;
@@ -32,6 +45,6 @@ pub(crate) fn write(text: &str, path: &Path) -> Result<(), CliError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let partial = path.with_file_name(name);
-    std::fs::write(&partial, text).map_err(failed)?;
+    std::fs::write(&partial, bytes).map_err(failed)?;
     std::fs::rename(&partial, path).map_err(failed)
 }

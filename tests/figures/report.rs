@@ -3,7 +3,7 @@
 use super::fixture;
 use super::more;
 use super::rows::{Noise, Rows, int, real, text};
-use kvlab_plots::{FIGURES, render_report};
+use kvlab_plots::{FIGURES, Page, render_markdown, render_report};
 use kvlab_sim::results::Results;
 use kvlab_sim::table::Value;
 
@@ -221,4 +221,17 @@ fn fixture_columns_are_those_of_the_contract() {
     let results = fixture::study();
     assert!(matches!(results.cells.value("attn_mass_recall", 1), Value::Real(_)));
     assert!(matches!(results.cells.value("budget_tokens", 1), Value::Int(_)));
+}
+
+#[test]
+fn markdown_says_the_same_with_pictures_beside_it() {
+    let mut results = fixture::study();
+    results.manifest.scenario = "a <b>bold</b> *name*".to_owned();
+    let Page { text: page, pictures } = render_markdown(&results, "report-figures").unwrap();
+    assert_eq!(pictures.len(), FIGURES.len());
+    for (name, _) in &pictures {
+        assert!(page.contains(&format!("](<{name}>)")), "{name}");
+    }
+    assert!(page.starts_with("# a &lt;b&gt;bold&lt;/b&gt; \\*name\\*"), "{}", &page[..80]);
+    assert!(page.contains("## Answer") && page.contains("kvlab demo --out out --seed 0"));
 }

@@ -1,5 +1,7 @@
 //! The answer in a few sentences, with numbers from the tables. It speaks of accuracy only where rows were executed.
 
+mod more;
+
 use super::html::short;
 use crate::figures::{ExitCell, exit_cells};
 use crate::number::{count, percent, plain, significant};
@@ -11,8 +13,17 @@ const AGREEMENT: f64 = 0.95;
 
 /// HTML sentences; at least one.
 pub(super) fn sentences(results: &Results) -> Vec<String> {
-    let found: Vec<String> =
-        [executed(results), eviction(results), exit(results)].into_iter().flatten().collect();
+    let found: Vec<String> = [
+        executed(results),
+        eviction(results),
+        more::trees(results),
+        exit(results),
+        more::pool(results),
+        more::serve(results),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if found.is_empty() {
         return vec!["No cell of this study has a number to answer with; see the findings below.".to_owned()];
     }
@@ -118,11 +129,13 @@ fn eviction(results: &Results) -> Option<String> {
 }
 
 fn with_interval(point: &Point) -> String {
-    match point.interval {
-        Some((lo, hi)) => {
-            format!("{} [{}, {}]", significant(point.value, 3), significant(lo, 3), significant(hi, 3))
-        }
-        None => significant(point.value, 3),
+    with_ends(&significant(point.value, 3), point.interval)
+}
+
+fn with_ends(value: &str, interval: Option<(f64, f64)>) -> String {
+    match interval {
+        Some((lo, hi)) => format!("{value} [{}, {}]", significant(lo, 3), significant(hi, 3)),
+        None => value.to_owned(),
     }
 }
 
@@ -210,10 +223,21 @@ fn reach(results: &Results) -> String {
         sources.iter().map(|source| source.model.as_str()).collect();
     let models: Vec<String> = models.into_iter().map(|model| short(model, 60)).collect();
     let word = if sequences == 1 { "sequence" } else { "sequences" };
+    let problems = Reader::new(&results.cells, "problems");
+    let problems = (0..results.cells.rows()).filter_map(|row| problems.int(row)).max();
+    let behind = match (sequences, problems) {
+        (0, Some(problems)) => format!("{} problems with recorded branches", count(problems)),
+        (0, None) => "a generated or imported stream of requests".to_owned(),
+        _ => {
+            format!(
+                "{} recorded {word} ({} tokens)",
+                count(sequences),
+                count(i64::try_from(tokens).unwrap_or(i64::MAX))
+            )
+        }
+    };
     format!(
-        "All of this rests on {} recorded {word} ({} tokens) of {}. {}",
-        count(sequences),
-        count(i64::try_from(tokens).unwrap_or(i64::MAX)),
+        "All of this rests on {behind} of {}. {}",
         if models.is_empty() { "an unnamed model".to_owned() } else { models.join(", ") },
         if Reader::new(&results.cells, "accuracy").has_any() {
             "Decisions and proxies say what policies keep and skip; only the executed rows say whether answers stay right."
