@@ -92,7 +92,8 @@ pub(crate) fn table(table: &Table, names: &[&str], format: Format) -> Result<(),
     })
 }
 
-fn to_json(value: Value) -> serde_json::Value {
+/// A value of a table as JSON.
+pub(crate) fn to_json(value: Value) -> serde_json::Value {
     match value {
         Value::Text(text) => text.into(),
         Value::Int(number) => number.into(),

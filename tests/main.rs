@@ -19,6 +19,7 @@ mod reading;
 mod scenarios;
 mod serve;
 mod support;
+mod sweeps;
 mod table;
 mod threads;
 mod trace;

@@ -159,13 +159,27 @@ fn a_policy_that_fits_some_budgets_gives_skipped_cells_for_the_others() {
     assert_eq!(plan.eviction.iter().map(|cell| cell.stack.is_ok()).collect::<Vec<_>>(), [false, true]);
 }
 
-/// YAML 1.1 surprises: serde_yaml follows 1.2, so `no` is text and 010 is ten.
+/// YAML 1.1 surprises behave as scenarios/README.md says.
 #[test]
 fn yaml_surprises_behave_as_documented() {
-    let text = VALID.replace("why: b", "why: no").replace("[64]", "[0x40]");
-    let scenario = Scenario::parse(&text, "test").unwrap();
-    assert_eq!(scenario.why, "no");
-    assert_eq!(scenario.eviction.unwrap().budgets, [64]);
+    for (number, value) in [("0x40", 64), ("0o100", 64), ("6.4e1", 64)] {
+        let text = VALID.replace("why: b", "why: no").replace("[64]", number);
+        let scenario = Scenario::parse(&text, "test").unwrap();
+        assert_eq!((scenario.why.as_str(), scenario.eviction.unwrap().budgets), ("no", vec![value]));
+    }
+    for number in ["010", "1_000", "1:30", "on"] {
+        let message = refusal(&VALID.replace("[64]", number));
+        assert!(message.contains(&format!("string \"{number}\", expected a number")), "{message}");
+    }
+    let message = refusal("id: a\nwhy: b\ntrees: {per_problem: yes, stacks: [{label: x}]}\n");
+    assert!(message.contains("string \"yes\", expected a boolean"), "{message}");
+    let message = refusal(&VALID.replace("  budgets", "  <<: {recent: 1}\n  budgets"));
+    assert!(message.contains("unknown field `<<`"), "{message}");
+    // The alias stands for the last anchor of its name.
+    let text = VALID
+        .replace("why: b", "why: &x b")
+        .replace("use: full", "use: &x full\n    - {use: snapkv, label: *x}");
+    assert!(refusal(&text).contains("the label `full` is used twice"));
 }
 
 #[test]
@@ -230,10 +244,14 @@ serve:
   problems: {count: 20, root_tokens: [1024, 1038], suffix_tokens: 25, branches: 8, generated_tokens: 32, verify_tokens: 462}
   baseline: no-kv
   arms: [{label: no-kv}, {label: shared, reuse: 1}]
+compare: {baseline: full}
 ";
     let short = Scenario::parse(short, "short").unwrap();
-    assert_eq!((full.seeds, full.limit, full.exit), (short.seeds, short.limit, short.exit));
     assert_eq!(full.tune, short.tune);
+    assert_eq!(
+        (full.seeds, full.limit, full.exit, full.compare),
+        (short.seeds, short.limit, short.exit, short.compare)
+    );
     let (a, b) = (full.serve.unwrap(), short.serve.unwrap());
     assert_eq!(
         (&a.problems, &a.arrivals, &a.baseline, &a.arms),

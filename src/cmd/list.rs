@@ -163,8 +163,11 @@ fn metrics() -> Listing {
         .map(|metric| {
             let scope = match metric.scope {
                 Scope::Cell => "cells".to_owned(),
-                Scope::CellMean => "cells (mean, interval)".to_owned(),
-                Scope::CellRate => "cells (rate, numerator, denominator, interval)".to_owned(),
+                Scope::CellMean => "cells (mean, interval, standard error)".to_owned(),
+                Scope::CellRate => {
+                    "cells (rate, numerator, denominator, interval, standard error)".to_owned()
+                }
+                Scope::CellPaired => "cells (paired difference, interval, standard error, p)".to_owned(),
                 Scope::Series { x } => format!("series by {x}"),
             };
             let better = format!("{:?}", metric.better).to_lowercase();

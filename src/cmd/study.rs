@@ -3,8 +3,8 @@
 use crate::exit::{CliError, Done};
 use crate::output::news;
 use crate::progress::Bars;
-use kvlab_sim::results::{self, Formats, Results};
-use kvlab_sim::run::{Generated, RunOptions, source_info, study};
+use kvlab_sim::results::{self, Formats, Results, SourceInfo};
+use kvlab_sim::run::{RunOptions, source_info, study};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::Trace;
@@ -34,6 +34,10 @@ pub(crate) const SHOWN: &[&str] = &[
     "tree_accuracy",
     "tree_accuracy_lo",
     "tree_accuracy_hi",
+    "tree_accuracy_vs_baseline",
+    "tree_accuracy_vs_baseline_lo",
+    "tree_accuracy_vs_baseline_hi",
+    "tree_accuracy_vs_baseline_p",
     "full_pipeline_accuracy",
     "random_skip_accuracy",
     "harm_rate",
@@ -48,6 +52,10 @@ pub(crate) const SHOWN: &[&str] = &[
     "attn_mass_recall",
     "attn_mass_recall_lo",
     "attn_mass_recall_hi",
+    "attn_mass_recall_vs_baseline",
+    "attn_mass_recall_vs_baseline_lo",
+    "attn_mass_recall_vs_baseline_hi",
+    "attn_mass_recall_vs_baseline_p",
     "attn_output_error",
     "peak_kv_bytes",
     "pool_capacity_blocks",
@@ -81,33 +89,30 @@ pub(crate) fn run(
     command: String,
     bars: &Bars,
 ) -> Result<Results, CliError> {
-    let manifest = trace.manifest();
-    let provider = manifest.runtime.as_ref().map_or("", |runtime| runtime.provider.as_str());
-    let info = source_info(trace, &manifest.model.name, provider);
     bars.piece("replay", |progress| {
-        Ok(study(scenario, trace, info, &RunOptions { threads, command, progress })?)
+        Ok(study(scenario, trace, info(trace), &RunOptions { threads, command, progress })?)
     })
 }
 
-/// Runs `scenario`, all of whose streams are generated.
-pub(crate) fn run_generated(
-    scenario: &Scenario,
-    threads: usize,
-    command: String,
-    bars: &Bars,
-) -> Result<Results, CliError> {
-    let info = source_info(&Generated, "generated", "");
-    bars.piece("replay", |progress| {
-        Ok(study(scenario, &Generated, info, &RunOptions { threads, command, progress })?)
-    })
-}
-
-/// Writes the tables and says where they are.
-pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<(), CliError> {
+/// Refuses a folder that holds a trace.
+pub(crate) fn check_folder(folder: &Path) -> Result<(), CliError> {
     if folder.join("manifest.json").exists() {
         let reason = "this folder holds a trace; result tables need one of their own".to_owned();
         return Err(CliError::Invalid { path: folder.to_owned(), reason });
     }
+    Ok(())
+}
+
+/// What results say about `trace`.
+pub(crate) fn info(trace: &Trace) -> SourceInfo {
+    let manifest = trace.manifest();
+    let provider = manifest.runtime.as_ref().map_or("", |runtime| runtime.provider.as_str());
+    source_info(trace, &manifest.model.name, provider)
+}
+
+/// Writes the tables and says where they are.
+pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<(), CliError> {
+    check_folder(folder)?;
     let formats = if with_csv { Formats::ParquetAndCsv } else { Formats::Parquet };
     results::write(folder, results, formats)?;
     news(&format!("{} cells written to {}", results.cells.rows(), folder.display()));
@@ -135,31 +140,34 @@ pub(crate) fn outcome(results: &Results) -> Done {
 }
 
 /// Flags that change where results go or how fast they come, and no number.
-const SILENT: &[&str] = &["--threads", "--out", "--format", "--csv", "--check"];
+const SILENT: &[&str] =
+    &["--threads", "--out", "--format", "--csv", "--check", "--shard", "--batch", "--fresh"];
 
 /// The command line as it was given, with the program's name only and without [`SILENT`] flags: equal results are
 /// attributed to equal commands.
 pub(crate) fn command_line() -> String {
-    let quote = |word: String| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            word
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    };
     let mut words = vec!["kvlab".to_owned()];
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let name = arg.split('=').next().unwrap_or(&arg);
         if SILENT.contains(&name) {
-            let is_switch = matches!(name, "--csv" | "--check");
+            let is_switch = matches!(name, "--csv" | "--check" | "--fresh");
             if !is_switch && !arg.contains('=') {
                 args.next();
             }
             continue;
         }
-        words.push(quote(arg));
+        words.push(quoted(&arg));
     }
     words.join(" ")
+}
+
+/// A word as a shell reads it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }

@@ -1,31 +1,55 @@
-//! `kvlab sweep`: a scenario over a trace.
+//! `kvlab sweep`: a scenario over a trace, in parts that are kept.
 
-use super::study;
+use super::{shard, study, sweep_plan};
 use crate::exit::{CliError, Done};
-use crate::output::{self, Format};
+use crate::output::{self, Format, news};
 use crate::progress::Bars;
-use kvlab_sim::run::Generated;
+use kvlab_executor::Progress;
+use kvlab_sim::results::{Parts, Results, Section, SourceInfo, Standing, Unit, UnitKind, save_part};
+use kvlab_sim::run::{Generated, RunOptions, Shard, Study, assemble, batches, source_info, usual_batch};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::{Trace, TraceSource};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Run every cell of a scenario over a recorded trace and write result tables.
 ///
 /// A scenario is a YAML file; scenarios/reference.yaml shows every key. Cells that cannot work (a budget smaller than
 /// what must be kept, say) are skipped with their reason, and the exit code is then 4.
+///
+/// Finished cells are kept in the folder `parts` of --out. The same command again, after an interruption or with a changed
+/// scenario, runs only what is not there. With --shard, or under a Slurm array or a Kubernetes Indexed Job, only a share of the cells runs;
+/// `kvlab merge` makes the tables then.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(
-    after_help = "Example: kvlab sweep scenarios/smoke/tiny.yaml --trace kvlab-out/trace --out kvlab-out/smoke"
+    after_help = "Examples:\n  kvlab sweep scenarios/smoke/tiny.yaml --trace kvlab-out/trace --out kvlab-out/smoke\n  \
+kvlab sweep study.yaml --trace my-trace --out shared --shard 3/7; kvlab merge shared --out shared\n\n\
+Without --shard: SLURM_ARRAY_TASK_ID, _MIN and _COUNT; else JOB_COMPLETION_INDEX (from 0) with KVLAB_SHARDS; else KVLAB_SHARD (from 1) \
+with KVLAB_SHARDS."
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     /// Scenario file
-    scenario: PathBuf,
+    #[arg(required = true)]
+    scenario: Option<PathBuf>,
     /// Trace folder; not needed when all requests are generated
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Run the i-th of n equal shares of the cells (from 1) and write no tables
+    #[arg(long, value_name = "I/N", requires = "out", value_parser = shard::given)]
+    shard: Option<Shard>,
+    /// Most cells that are run and kept together [default: 64, or two percent of the study; a shard's share up to 256]
+    #[arg(long, value_name = "CELLS", requires = "out", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Remove the parts that are there, of whatever study, and run all cells
+    #[arg(long, requires = "out")]
+    fresh: bool,
     /// Worker threads; 0 for one a core. Results do not depend on it
     #[arg(long, default_value_t = 0, value_parser = study::threads)]
     threads: usize,
@@ -40,79 +64,188 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// Runs the verb.
-pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let scenario = Scenario::load(&args.scenario)?;
-    let trace = args.trace.as_deref().map(Trace::open).transpose()?;
-    if args.dry_run {
-        return match &trace {
-            Some(trace) => dry_run(&scenario, trace),
-            None => dry_run(&scenario, &Generated),
-        };
-    }
-    let (command, bars) = (study::command_line(), Bars::default());
-    let results = match &trace {
-        Some(trace) => study::run(&scenario, trace, args.threads, command, &bars)?,
-        None if scenario.needs_no_trace() => study::run_generated(&scenario, args.threads, command, &bars)?,
-        None => {
-            let reason = "this scenario reads a trace: give one with --trace".to_owned();
-            return Err(CliError::Invalid { path: args.scenario.clone(), reason });
-        }
-    };
-    if let Some(out) = &args.out {
-        study::write(&results, out, args.csv)?;
-    }
-    output::table(&results.cells, study::SHOWN, args.format)?;
-    Ok(study::outcome(&results))
+/// What is done instead of a sweep.
+#[derive(Debug, clap::Subcommand)]
+enum Instead {
+    Plan(sweep_plan::Args),
 }
 
-fn dry_run(scenario: &Scenario, trace: &dyn TraceSource) -> Result<Done, CliError> {
-    let shape = trace.shape();
-    let plan = scenario.plan(shape.vocab);
-    let pool = scenario.pool_cells();
-    let sequences = trace.sequences();
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(Instead::Plan(args)) = &args.instead {
+        return sweep_plan::run(args);
+    }
+    let path = args.scenario.clone().unwrap_or_default();
+    let scenario = Scenario::load(&path)?;
+    with_source(&path, args.trace.as_deref(), &scenario, |source, info| over(args, &scenario, source, info))
+}
+
+/// Opens what `scenario`, the file `path`, is run over, and hands it to `work`.
+pub(crate) fn with_source<T>(
+    path: &Path,
+    trace: Option<&Path>,
+    scenario: &Scenario,
+    work: impl FnOnce(&dyn TraceSource, SourceInfo) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    match trace.map(Trace::open).transpose()? {
+        Some(trace) => work(&trace, study::info(&trace)),
+        None if scenario.needs_no_trace() => work(&Generated, source_info(&Generated, "generated", "")),
+        None => {
+            let reason = "this scenario reads a trace: give one with --trace".to_owned();
+            Err(CliError::Invalid { path: path.to_owned(), reason })
+        }
+    }
+}
+
+fn over(
+    args: &Args,
+    scenario: &Scenario,
+    source: &dyn TraceSource,
+    info: SourceInfo,
+) -> Result<Done, CliError> {
+    let study = Study::of(scenario, source, info)?;
+    if args.dry_run {
+        return dry_run(&study, source, scenario);
+    }
+    let (command, bars) = (study::command_line(), Bars::default());
+    let Some(out) = &args.out else {
+        let all: Vec<usize> = (0..study.units().len()).collect();
+        let mut parts = Vec::new();
+        bars.piece("replay", |progress| {
+            let options = RunOptions { threads: args.threads, command: command.clone(), progress };
+            study.run(&batches(study.units(), &all, usize::MAX), &options, &mut |part| {
+                parts.push(part);
+                Ok(())
+            })
+        })?;
+        return shown(args, &assemble(&study.plan(&command, 1), &parts)?);
+    };
+    study::check_folder(out)?;
+    let shard = shard::chosen(args.shard)?;
+    if args.fresh && shard.count > 1 {
+        let reason =
+            "--fresh with shards would remove what other shards did: remove its folder `parts` first"
+                .to_owned();
+        return Err(CliError::Invalid { path: out.clone(), reason });
+    }
+    let plan = study.plan(&command, shard.count);
+    let found = found(out, args.fresh)?;
+    let before = Standing::of(&plan, &found.whole);
+    if before.foreign > 0 {
+        news(&format!("{} cells in {} are of other studies: they stay there", before.foreign, out.display()));
+    }
+    let share = shard.share(study.units());
+    let missing: BTreeSet<usize> = before.missing.iter().copied().collect();
+    let wanted: Vec<usize> = share.iter().copied().filter(|place| missing.contains(place)).collect();
+    let cells = |places: &[usize]| {
+        places.iter().filter(|&&place| study.units()[place].kind == UnitKind::Cell).count()
+    };
+    if cells(&wanted) < cells(&share) {
+        news(&format!("{} of {} cells are there already", cells(&share) - cells(&wanted), cells(&share)));
+    }
+    let mut parts = found.whole;
+    let work = batches(study.units(), &wanted, batch(args, study.units(), shard));
+    bars.piece("replay", |progress| {
+        let options = RunOptions { threads: args.threads, command: command.clone(), progress };
+        let (since, mut done) = (Instant::now(), 0);
+        study.run(&work, &options, &mut |part| {
+            // Before the first part, so that a sweep that is refused leaves nothing behind.
+            if done == 0 {
+                plan.save(out)?;
+            }
+            save_part(out, &part)?;
+            parts.push(part);
+            done += 1;
+            if work.len() > 1 {
+                bars.message(&kept(done, work.len(), since));
+            }
+            Ok(())
+        })
+    })?;
+    plan.save(out)?;
+    if shard.count == 1 {
+        let results = assemble(&plan, &parts)?;
+        study::write(&results, out, args.csv)?;
+        return shown(args, &results);
+    }
+    let after = Standing::of(&plan, &parts);
+    let failed: Vec<_> =
+        after.unfinished.iter().filter(|cell| share.binary_search(&cell.place).is_ok()).collect();
+    for cell in &failed {
+        news(&format!("{}: {}: {}", cell.status, study.units()[cell.place].label, cell.error));
+    }
+    let (out, n) = (out.display(), cells(&share));
+    news(&format!("shard {shard}: {n} cells are in {out}; `kvlab merge {out} --out {out}` makes the tables"));
+    Ok(if failed.is_empty() { Done::All } else { Done::Partly })
+}
+
+/// The parts that can be used; says which cannot, and puts them aside.
+fn found(out: &Path, is_fresh: bool) -> Result<Parts, CliError> {
+    if is_fresh {
+        Parts::remove(out)?;
+    }
+    let parts = Parts::read(out)?;
+    for (path, reason) in &parts.damaged {
+        news(&format!("{} is damaged: {reason}; its cells run again", path.display()));
+    }
+    parts.set_aside()?;
+    if parts.others > 0 {
+        news(&format!("{} parts are of another version of the tables and not used", parts.others));
+    }
+    Ok(parts)
+}
+
+/// `3 of 50 batches are kept, about 120 s left`.
+fn kept(done: usize, all: usize, since: Instant) -> String {
+    let left = match (u32::try_from(done), u32::try_from(all - done)) {
+        (Ok(done), Ok(left)) if done > 0 && left > 0 => {
+            format!(", about {:.0} s left", (since.elapsed() / done * left).as_secs_f64())
+        }
+        _ => String::new(),
+    };
+    format!("{done} of {all} batches are kept{left}")
+}
+
+fn batch(args: &Args, units: &[Unit], shard: Shard) -> usize {
+    /// A shard's share runs in one piece up to here, so that it reads the trace once.
+    const SHARE: usize = 256;
+    match args.batch {
+        Some(most) => most as usize,
+        None if shard.count > 1 => SHARE.max(usual_batch(units)),
+        None => usual_batch(units),
+    }
+}
+
+fn shown(args: &Args, results: &Results) -> Result<Done, CliError> {
+    output::table(&results.cells, study::SHOWN, args.format)?;
+    Ok(study::outcome(results))
+}
+
+fn dry_run(study: &Study<'_>, source: &dyn TraceSource, scenario: &Scenario) -> Result<Done, CliError> {
+    let cells: Vec<&Unit> = study.units().iter().filter(|unit| unit.kind == UnitKind::Cell).collect();
+    let by_section = Section::ALL.map(|section| {
+        format!("{} {}", cells.iter().filter(|unit| unit.section == section).count(), section.word())
+    });
+    let sequences = source.sequences();
     let read = &sequences[..sequences.len().min(scenario.limit.map_or(usize::MAX, |limit| limit as usize))];
     let tokens: u64 = read.iter().map(|meta| u64::from(meta.len)).sum();
-    let vectors = u64::from(shape.q_heads) + 2 * u64::from(shape.kv_heads);
-    let bytes = tokens * u64::from(shape.layers) * vectors * u64::from(shape.head_dim) * 4;
-    let reads = if plan.eviction.is_empty() { 0 } else { bytes };
+    let reads_tensors = cells.iter().any(|unit| unit.section == Section::Eviction);
     output::print(&format!(
-        "{} cells ({} eviction, {} exit, {} trees, {} pool) over {} sequences, {tokens} tokens, and {} problems with branches; reads about {:.1} MB of tensors once\n",
-        plan.len() + pool.len(),
-        plan.eviction.len(),
-        plan.exit.len(),
-        plan.trees.len(),
-        pool.len(),
+        "{} cells ({}) over {} sequences, {tokens} tokens, and {} problems with branches; reads about {:.1} MB of tensors once a batch\n",
+        cells.len(),
+        by_section.join(", "),
         read.len(),
-        trace.problems().min(scenario.limit.unwrap_or(u32::MAX)),
-        output::megabytes(reads),
+        source.problems().min(scenario.limit.unwrap_or(u32::MAX)),
+        output::megabytes(if reads_tensors { study.tensor_bytes() } else { 0 }),
     ))?;
-    for cell in &plan.eviction {
-        let budget = cell.budget.map_or("-".to_owned(), |b| b.to_string());
-        let seed = cell.seed.map_or("-".to_owned(), |s| s.to_string());
-        let state =
-            cell.stack.as_ref().err().map_or(String::new(), |error| format!("  would be skipped: {error}"));
-        output::print(&format!("eviction  {}  budget {budget}  seed {seed}{state}\n", cell.label))?;
-    }
-    for cell in &plan.exit {
-        let (lens, unit) = (cell.lens.word(), cell.unit.word());
-        output::print(&format!(
-            "exit  {lens}  theta {} {unit}  epsilon {} {unit}\n",
-            cell.theta, cell.epsilon
-        ))?;
-    }
-    for cell in &pool {
-        let seed = cell.seed.map_or("-".to_owned(), |s| s.to_string());
-        output::print(&format!("pool  {}  capacity {}  seed {seed}\n", cell.choice.label, cell.capacity))?;
-    }
-    for cell in &plan.trees {
-        let swept: Vec<String> = cell.swept.iter().map(|(key, value)| format!("  {key} {value}")).collect();
-        let seed = cell.seed.map_or(String::new(), |seed| format!("  seed {seed}"));
-        let state =
-            cell.stack.as_ref().err().map_or(String::new(), |error| format!("  would be skipped: {error}"));
-        output::print(&format!("trees  {}{}{seed}{state}\n", cell.label, swept.concat()))?;
-    }
-    let all_work = plan.trees.iter().all(|cell| cell.stack.is_ok())
-        && plan.eviction.iter().all(|cell| cell.stack.is_ok());
-    Ok(if all_work { Done::All } else { Done::Partly })
+    let lines: Vec<String> = cells
+        .iter()
+        .map(|unit| {
+            let state =
+                unit.refused.as_ref().map_or(String::new(), |error| format!("  would be skipped: {error}"));
+            format!("{}  {}{state}\n", unit.section.word(), unit.label)
+        })
+        .collect();
+    output::print(&lines.concat())?;
+    Ok(if cells.iter().all(|unit| unit.refused.is_none()) { Done::All } else { Done::Partly })
 }

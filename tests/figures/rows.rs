@@ -44,6 +44,7 @@ impl Rows {
                 Scope::CellRate => {
                     &[("", "real"), ("_num", "int"), ("_den", "int"), ("_lo", "real"), ("_hi", "real")]
                 }
+                Scope::CellPaired => &[("", "real"), ("_lo", "real"), ("_hi", "real"), ("_n", "int")],
                 Scope::Series { .. } => &[],
             };
             kinds.extend(suffixes.iter().map(|(suffix, kind)| (format!("{}{suffix}", metric.id), *kind)));

@@ -112,7 +112,7 @@ fn identity_rates(row: &mut CellRow, cell: &Compared<'_>, bootstrap: &Bootstrap)
         // The counts are over all problems at once; which problem they came from says nothing about another.
         #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
         let value = bootstrap.ratio(&[(num as f64, den as f64)]).map(|estimate| estimate.value);
-        let estimate = value.map(|value| kvlab_sim::results::Estimate { value, interval: None });
+        let estimate = value.map(|value| kvlab_sim::results::Estimate { value, interval: None, se: None });
         row.rate(metric, estimate, num, den);
     };
     rate("reproduced_rate", identity.equal, identity.sets);

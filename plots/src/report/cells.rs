@@ -166,7 +166,7 @@ fn columns(cells: &Table, rows: &[usize]) -> (Vec<(String, String)>, Vec<Shown>)
         );
         let kind = match (metric, column.kind()) {
             (_, "text" | "bool") => "text",
-            (Some(Metric { scope: Scope::CellRate | Scope::CellMean, .. }), _) => "rate",
+            (Some(Metric { scope: Scope::CellRate | Scope::CellMean | Scope::CellPaired, .. }), _) => "rate",
             _ => "number",
         };
         shown.push(Shown {
@@ -204,13 +204,13 @@ fn heading(metric: &Metric) -> String {
 
 /// All columns of a metric besides its own.
 fn parts(metric: &Metric) -> Vec<String> {
-    ["_lo", "_hi", "_n", "_num", "_den"].map(|suffix| format!("{}{suffix}", metric.id)).to_vec()
+    ["_lo", "_hi", "_se", "_p", "_n", "_num", "_den"].map(|suffix| format!("{}{suffix}", metric.id)).to_vec()
 }
 
 /// The columns that the script gets, in its order: value, lo, hi, numerator, denominator.
 fn shown_parts(metric: &Metric) -> Vec<String> {
     match metric.scope {
-        Scope::CellRate | Scope::CellMean => {
+        Scope::CellRate | Scope::CellMean | Scope::CellPaired => {
             ["", "_lo", "_hi", "_num", "_den"].map(|suffix| format!("{}{suffix}", metric.id)).to_vec()
         }
         _ => vec![metric.id.to_owned()],

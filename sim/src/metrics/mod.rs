@@ -49,10 +49,15 @@ impl Evidence {
 pub enum Scope {
     /// One value a cell: the column `id` of `cells`. A rate adds `id_num` and `id_den`.
     Cell,
-    /// A cell value that is a mean over recorded sequences, with a bootstrap interval: columns `id`, `id_lo`, `id_hi`, `id_n`.
+    /// A cell value that is a mean over recorded sequences, with a bootstrap interval and its standard error: columns `id`, `id_lo`,
+    /// `id_hi`, `id_se`, `id_n`.
     CellMean,
-    /// A rate: columns `id`, `id_num`, `id_den`, and the bootstrap interval by sequence `id_lo`, `id_hi`.
+    /// A rate: columns `id`, `id_num`, `id_den`, and the bootstrap interval by sequence with its standard error `id_lo`, `id_hi`,
+    /// `id_se`.
     CellRate,
+    /// A mean of paired differences to a baseline on the same items: the columns of a mean over `id_n` items, and the two-sided p-value
+    /// `id_p` of no difference.
+    CellPaired,
     /// Rows of `series`, with `x` on the axis named here.
     Series {
         /// What `x` is, with its unit.

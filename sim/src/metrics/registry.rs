@@ -50,6 +50,15 @@ pub const METRICS: &[Metric] = &[
         doc: "share of the full-cache attention probability that falls on resident tokens; mean over decode steps, layers and query heads, then over sequences",
     },
     Metric {
+        id: "attn_mass_recall_vs_baseline",
+        label: "Attention-mass recall minus the baseline's",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Proxy,
+        scope: Scope::CellPaired,
+        doc: "attn_mass_recall of an item minus that of the baseline's cell with the same budget (or none) and seed; mean over the items that both have; sign-flip permutation test, McNemar's exact test where every difference is -1, 0 or 1",
+    },
+    Metric {
         id: "attn_output_error",
         label: "Relative error of the attention output",
         unit: "",
@@ -57,6 +66,15 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Proxy,
         scope: Scope::CellMean,
         doc: "|o_kept - o_full| / |o_full| of the attention output per query head, softmax renormalised over resident tokens; mean over the sampled decode steps, layers and query heads, then over sequences",
+    },
+    Metric {
+        id: "attn_output_error_vs_baseline",
+        label: "Attention-output error minus the baseline's",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Proxy,
+        scope: Scope::CellPaired,
+        doc: "attn_output_error of an item minus that of the baseline's cell with the same budget (or none) and seed; mean over the items that both have; sign-flip permutation test, McNemar's exact test where every difference is -1, 0 or 1",
     },
     Metric {
         id: "blocks_held_in_place",
@@ -696,6 +714,15 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Decision,
         scope: Scope::CellRate,
         doc: "numerator: problems whose winning branch gives the expected answer; denominator: problems with an expected answer. Exact for the recorded branches; no answer counts as wrong",
+    },
+    Metric {
+        id: "tree_accuracy_vs_baseline",
+        label: "Accuracy over branch trees minus the baseline's",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Decision,
+        scope: Scope::CellPaired,
+        doc: "+1 where only this cell answers a problem rightly, -1 where only the baseline does, else 0; mean over problems with an expected answer; sign-flip permutation test, McNemar's exact test where every difference is -1, 0 or 1",
     },
     Metric {
         id: "tree_accuracy_vs_full",

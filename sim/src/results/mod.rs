@@ -5,19 +5,32 @@
 //! as [`CellRow`] and [`SeriesRow`], intervals come from a [`Bootstrap`].
 //! Both are written with a manifest `results.json` into one folder; see [`write()`] and [`read()`].
 
+mod diff;
 mod digest;
 mod error;
 mod io;
 mod joint;
+mod paired;
+mod part;
+mod plan;
 mod rows;
+mod standing;
 mod stats;
 mod version;
 
+pub use diff::{Diff, DiffOptions, Divergence, Match, TableDiff, diff};
 pub use digest::{cell_id, sha256_hex};
 pub use error::ResultsError;
 pub use io::{Formats, read, write};
 pub use joint::JOINT_COLUMNS;
-pub use rows::{CellRow, SeriesRow, cells_table, series_table, table_of};
+pub use paired::{mcnemar, sign_flip, smallest_p};
+pub(crate) use part::{Named, gather};
+pub use part::{Outcome, Part, Parts, save as save_part};
+pub use plan::{Section, StudyPlan, Unit, UnitKind};
+pub(crate) use rows::ordered_cells;
+pub use rows::{CellRow, NOTES, SeriesRow, cells_table, series_table, table_of};
+use rows::{part_cells_table, series_of};
+pub use standing::{Standing, Unfinished};
 pub use stats::{Bootstrap, Estimate};
 pub use version::{RESULTS_VERSION, ResultsVersion};
 
@@ -77,6 +90,7 @@ pub const MORE_CELL_KEYS: &[(&str, &str, &str)] = &[
     ("tau", "real", "smallest similarity at which a branch shares"),
     ("tau_conf", "real", "smallest confidence of the surest branch at a skip of verification"),
     ("margin", "real", "smallest lead of the surest branch at a skip of verification"),
+    ("baseline", "text", "the cell that columns `..._vs_baseline` compare this one with, on the same items"),
 ];
 
 /// Columns of `steps`, the exact step functions of thresholds, with kind and meaning.
@@ -169,6 +183,15 @@ pub const FIDELITY_COLUMNS: Columns = &[
     ("chosen", "bool", "whether this estimate predicts the outcome best"),
 ];
 
+/// Columns of `items`, one row a cell, item and metric of studies that compare, with kind and meaning.
+pub const ITEM_COLUMNS: &[(&str, &str, &str)] = &[
+    ("cell", "text", "the cell"),
+    ("item", "text", "id of the problem or prompt: the unit of bootstrap intervals and paired comparisons"),
+    ("metric", "text", "id of the metric"),
+    ("value", "real", "its value over the item's sequences"),
+    ("n", "int", "sequences behind the value"),
+];
+
 /// Columns of a table: name, kind (`text`, `int`, `real` or `bool`) and meaning.
 pub type Columns = &'static [(&'static str, &'static str, &'static str)];
 
@@ -178,6 +201,7 @@ pub const MORE_TABLES: &[(&str, Columns)] = &[
     ("steps", STEP_COLUMNS),
     ("joint", JOINT_COLUMNS),
     ("fidelity", FIDELITY_COLUMNS),
+    ("items", ITEM_COLUMNS),
 ];
 
 /// Columns of `series`, with kind and meaning.

@@ -63,7 +63,7 @@ impl CellRow {
     }
 
     fn estimate(&mut self, metric: &str, estimate: Option<Estimate>) {
-        let Some(Estimate { value, interval }) = estimate else {
+        let Some(Estimate { value, interval, se }) = estimate else {
             return;
         };
         self.real(metric, value);
@@ -71,6 +71,14 @@ impl CellRow {
             self.real(&format!("{metric}_lo"), low);
             self.real(&format!("{metric}_hi"), high);
         }
+        if let Some(se) = se {
+            self.real(&format!("{metric}_se"), se);
+        }
+    }
+
+    /// The columns that were set.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
     }
 }
 
@@ -101,10 +109,25 @@ fn metric_columns() -> Vec<(String, &'static str)> {
     for metric in METRICS {
         let suffixes: &[(&str, &'static str)] = match metric.scope {
             Scope::Cell => &[("", "real")],
-            Scope::CellMean => &[("", "real"), ("_lo", "real"), ("_hi", "real"), ("_n", "int")],
-            Scope::CellRate => {
-                &[("", "real"), ("_num", "int"), ("_den", "int"), ("_lo", "real"), ("_hi", "real")]
+            Scope::CellMean => {
+                &[("", "real"), ("_lo", "real"), ("_hi", "real"), ("_se", "real"), ("_n", "int")]
             }
+            Scope::CellRate => &[
+                ("", "real"),
+                ("_num", "int"),
+                ("_den", "int"),
+                ("_lo", "real"),
+                ("_hi", "real"),
+                ("_se", "real"),
+            ],
+            Scope::CellPaired => &[
+                ("", "real"),
+                ("_lo", "real"),
+                ("_hi", "real"),
+                ("_se", "real"),
+                ("_n", "int"),
+                ("_p", "real"),
+            ],
             Scope::Series { .. } => &[],
         };
         columns.extend(suffixes.iter().map(|(suffix, kind)| (format!("{}{suffix}", metric.id), *kind)));
@@ -117,44 +140,60 @@ fn metric_columns() -> Vec<(String, &'static str)> {
 /// # Errors
 /// Never in practice: all columns have a value or a gap for each row.
 pub fn cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
+    ordered_cells(&part_cells_table(rows)?)
+}
+
+/// As [`cells_table`], with the [`NOTES`] column and only the columns that any row has.
+pub(super) fn part_cells_table(rows: &[CellRow]) -> Result<Table, TableError> {
     let mut table = Table::new();
-    let keys = CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind));
-    for (name, kind) in keys {
-        table.push(&name, column(rows, &name, kind))?;
-    }
-    let more = MORE_CELL_KEYS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind));
-    for (name, kind) in more.chain(metric_columns()) {
+    for (name, kind) in key_columns().chain(metric_columns()).chain([(NOTES.to_owned(), "text")]) {
         if rows.iter().any(|row| row.0.contains_key(&name)) {
-            table.push(&name, column(rows, &name, kind))?;
+            let values = rows.iter().map(|row| row.get(&name));
+            table.push(&name, Column::of_kind(kind, values))?;
         }
     }
     Ok(table)
 }
 
-fn column(rows: &[CellRow], name: &str, kind: &str) -> Column {
-    column_of(kind, rows.iter().map(|row| row.0.get(name).cloned().unwrap_or(Value::Absent)))
+/// What a cell says about itself for findings about several cells, JSON: in parts only, never in the tables of results.
+pub const NOTES: &str = "notes";
+
+/// The columns of `cells` in their order, required ones first, without what is for parts only.
+///
+/// # Errors
+/// When a required column is of another kind.
+pub(crate) fn ordered_cells(cells: &Table) -> Result<Table, TableError> {
+    let mut table = Table::new();
+    for (name, kind) in key_columns().chain(metric_columns()) {
+        let is_required = CELL_KEYS.iter().any(|(key, _, _)| *key == name);
+        match cells.column(&name) {
+            Some(column) => table.push(&name, column.clone())?,
+            None if is_required => {
+                let absent = std::iter::repeat_n(Value::Absent, cells.rows());
+                table.push(&name, Column::of_kind(kind, absent))?;
+            }
+            None => {}
+        }
+    }
+    Ok(table)
+}
+
+/// Name and kind of the columns of `cells` before the metrics.
+fn key_columns() -> impl Iterator<Item = (String, &'static str)> {
+    CELL_KEYS.iter().chain(MORE_CELL_KEYS).map(|(name, kind, _)| ((*name).to_owned(), *kind))
 }
 
 /// A table of `columns` from rows of values, `[row][column]`. A value of another kind than its column's is none.
 ///
 /// # Errors
-/// When two columns have one name.
-pub fn table_of(columns: Columns, rows: &[Vec<Value>]) -> Result<Table, TableError> {
+/// When two columns have one name, or a number is not finite.
+pub fn table_of<R: AsRef<[Value]>>(columns: Columns, rows: &[R]) -> Result<Table, TableError> {
     let mut table = Table::new();
     for (at, (name, kind, _)) in columns.iter().enumerate() {
-        let values = rows.iter().map(|row| row.get(at).cloned().unwrap_or(Value::Absent));
-        table.push(name, column_of(kind, values))?;
+        let values = rows.iter().map(|row| row.as_ref().get(at).cloned().unwrap_or(Value::Absent));
+        table.push(name, Column::of_kind(kind, values))?;
     }
     Ok(table)
-}
-
-fn column_of(kind: &str, values: impl Iterator<Item = Value>) -> Column {
-    match kind {
-        "text" => Column::Text(values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect()),
-        "int" => Column::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect()),
-        "bool" => Column::Bool(values.map(|v| if let Value::Bool(v) = v { Some(v) } else { None }).collect()),
-        _ => Column::Real(values.map(|v| if let Value::Real(v) = v { Some(v) } else { None }).collect()),
-    }
 }
 
 /// The long-form table of `rows`, in their order.
@@ -162,18 +201,23 @@ fn column_of(kind: &str, values: impl Iterator<Item = Value>) -> Column {
 /// # Errors
 /// Never in practice: all columns have a value or a gap for each row.
 pub fn series_table(rows: &[SeriesRow]) -> Result<Table, TableError> {
+    series_of(rows.iter())
+}
+
+/// As [`series_table`], from wherever the rows are.
+pub(super) fn series_of<'a>(rows: impl Iterator<Item = &'a SeriesRow> + Clone) -> Result<Table, TableError> {
     let mut table = Table::new();
     let int = |n: u64| i64::try_from(n).ok();
     for (name, _, _) in SERIES_COLUMNS {
         let column = match *name {
-            "cell" => Column::Text(rows.iter().map(|row| Some(row.cell.clone())).collect()),
-            "metric" => Column::Text(rows.iter().map(|row| Some(row.metric.to_owned())).collect()),
-            "stat" => Column::Text(rows.iter().map(|row| Some(row.stat.to_owned())).collect()),
-            "layer" => Column::Int(rows.iter().map(|row| row.layer.map(i64::from)).collect()),
-            "x" => Column::Real(rows.iter().map(|row| Some(row.x)).collect()),
-            "x_hi" => Column::Real(rows.iter().map(|row| row.x_hi).collect()),
-            "value" => Column::Real(rows.iter().map(|row| Some(row.value)).collect()),
-            _ => Column::Int(rows.iter().map(|row| int(row.n)).collect()),
+            "cell" => Column::Text(rows.clone().map(|row| Some(row.cell.clone())).collect()),
+            "metric" => Column::Text(rows.clone().map(|row| Some(row.metric.to_owned())).collect()),
+            "stat" => Column::Text(rows.clone().map(|row| Some(row.stat.to_owned())).collect()),
+            "layer" => Column::Int(rows.clone().map(|row| row.layer.map(i64::from)).collect()),
+            "x" => Column::Real(rows.clone().map(|row| Some(row.x)).collect()),
+            "x_hi" => Column::Real(rows.clone().map(|row| row.x_hi).collect()),
+            "value" => Column::Real(rows.clone().map(|row| Some(row.value)).collect()),
+            _ => Column::Int(rows.clone().map(|row| int(row.n)).collect()),
         };
         table.push(name, column)?;
     }

@@ -5,6 +5,8 @@ use crate::engine::EngineError;
 use crate::policy::PolicyError;
 use crate::pool::PoolError;
 use crate::replay::ReplayError;
+use crate::results::ResultsError;
+use crate::scenario::ScenarioError;
 use crate::serve::ServeError;
 use crate::table::TableError;
 use crate::trace::TraceError;
@@ -34,6 +36,12 @@ pub enum RunError {
     /// A serving run failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// A part could not be kept.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// The scenario in a plan is none.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// A cost model cannot be made.
     #[error(transparent)]
     Cost(#[from] CostError),

@@ -1,22 +1,23 @@
 //! The eviction half of a study: tensor replay of all cells, then one engine run a cell.
 
 use super::RunError;
+use super::context::Context;
+use super::eviction_series::{items, occupancy_series, output_error, recall, recall_series, survival_series};
 use super::lint;
 use super::next_token;
 use super::plan_columns::plan_columns;
 use super::reading;
-use super::recording::LayerRanges;
-use super::study::Context;
+use super::recording::{LayerRanges, range_series};
+use super::study::{Finished, unit};
 use crate::engine::{self, Eviction, Request, UnitCost, Workload};
 use crate::ledger::{Kept, KeptSet};
-use crate::observe::{Fanout, LogDigest, Memory, MemoryReport, OccupancyPoint};
+use crate::observe::{Fanout, LogDigest, Memory, MemoryReport};
 use crate::policy::PolicyError;
 use crate::policy::compose::{Granularity, Stack};
 use crate::replay::{
-    EvictionCell, LayerModel, LayerOutcome, SURVIVAL_BINS, SequenceOutcome, Settings, replay_cells,
-    value_ranges,
+    EvictionCell, LayerModel, LayerOutcome, SequenceOutcome, Settings, replay_cells, value_ranges,
 };
-use crate::results::{Bootstrap, CellRow, SeriesRow, cell_id};
+use crate::results::{Bootstrap, CellRow, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::rope::Rope;
 use crate::scenario::{EvictionPlan, EvictionStudy};
 use crate::table::Value;
@@ -24,26 +25,80 @@ use crate::trace::SequenceMeta;
 use crate::types::{LayerIdx, Nanos, ReqId};
 use rayon::prelude::*;
 
-/// Rows and series of the eviction cells, and the value ranges by layer.
-pub(super) struct EvictionResults {
-    pub(super) cells: Vec<CellRow>,
-    pub(super) series: Vec<SeriesRow>,
-    pub(super) ranges: Vec<LayerRanges>,
-}
-
 /// What one sequence gave: an outcome or a reason for each runnable cell, and the ranges by layer.
-struct Unit {
+struct Pass {
     outcomes: Vec<Result<SequenceOutcome, PolicyError>>,
     ranges: Vec<LayerRanges>,
 }
 
+/// The unit of the recording's own series, then one unit a cell.
+pub(super) fn units(context: &Context<'_>, study: &EvictionStudy, plans: &[EvictionPlan]) -> Vec<Unit> {
+    let id = cell_id(&serde_json::json!({
+        "source": context.digest,
+        "sequences": context.sequences.len(),
+        "study": "value ranges",
+        "reserved": reserved(plans),
+    }));
+    let ranges = unit(id, Section::Eviction, UnitKind::Recording, "value ranges".to_owned());
+    let cell = |plan: &EvictionPlan| {
+        let budget = plan.budget.map_or_else(String::new, |budget| format!("  budget {budget}"));
+        let seed = plan.seed.map_or_else(String::new, |seed| format!("  seed {seed}"));
+        let label = format!("{}{budget}{seed}", plan.label);
+        let refused = plan.stack.as_ref().err().map(ToString::to_string);
+        let id = id_of(context, plan, study);
+        Unit { refused, ..unit(id, Section::Eviction, UnitKind::Cell, label) }
+    };
+    std::iter::once(ranges).chain(plans.iter().map(cell)).collect()
+}
+
+/// N_v of the stacks, each once.
+fn reserved(plans: &[EvictionPlan]) -> Vec<u32> {
+    let stacks = plans.iter().filter_map(|plan| plan.stack.as_ref().ok());
+    let mut reserved: Vec<u32> = stacks.map(Stack::value_tokens).collect();
+    reserved.sort_unstable();
+    reserved.dedup();
+    reserved
+}
+
+/// Runs the units in `batches`, each with one pass over the trace.
 pub(super) fn run(
     context: &Context<'_>,
     study: &EvictionStudy,
     plans: &[EvictionPlan],
+    batches: &[Vec<usize>],
+    keep: Finished<'_>,
+) -> Result<(), RunError> {
+    let units = units(context, study, plans);
+    batches.iter().try_for_each(|batch| {
+        // Place 0 is the recording.
+        let wanted: Vec<&EvictionPlan> =
+            batch.iter().filter_map(|&at| plans.get(at.checked_sub(1)?)).collect();
+        let mut results = cells(context, study, &wanted)?;
+        if batch.contains(&0) {
+            let outcome =
+                Outcome { series: range_series(&results.ranges, &reserved(plans)), ..Outcome::default() };
+            results.outcomes.insert(0, outcome);
+        }
+        for (outcome, &at) in results.outcomes.iter_mut().zip(batch) {
+            outcome.id.clone_from(&units[at].id);
+        }
+        keep(results.outcomes)
+    })
+}
+
+/// What cells gave, in their order, and the value ranges by layer.
+struct EvictionResults {
+    outcomes: Vec<Outcome>,
+    ranges: Vec<LayerRanges>,
+}
+
+fn cells(
+    context: &Context<'_>,
+    study: &EvictionStudy,
+    plans: &[&EvictionPlan],
 ) -> Result<EvictionResults, RunError> {
     let runnable: Vec<(&EvictionPlan, &Stack)> =
-        plans.iter().filter_map(|plan| plan.stack.as_ref().ok().map(|stack| (plan, stack))).collect();
+        plans.iter().filter_map(|plan| plan.stack.as_ref().ok().map(|stack| (*plan, stack))).collect();
     let cells: Vec<EvictionCell<'_>> =
         runnable.iter().map(|(plan, stack)| EvictionCell { stack, seed: plan.seed.unwrap_or(0) }).collect();
     let next_token = next_token::head(context, study)?;
@@ -55,56 +110,58 @@ pub(super) fn run(
     };
     // A source that does not say enough about the model is no error: the policy that needs it says so.
     let rope = context.source.rope().and_then(|info| Rope::new(info).ok());
-    let units: Vec<Unit> = context
+    let passes: Vec<Pass> = context
         .sequences
         .par_iter()
         .map(|meta| {
-            let mut unit = sequence(context, meta, &cells, settings, rope.as_ref())?;
+            let mut pass = sequence(context, meta, &cells, settings, rope.as_ref())?;
             if let Some((head, every)) = &next_token {
-                next_token::apply(context, meta, head, *every, &mut unit.outcomes)?;
+                next_token::apply(context, meta, head, *every, &mut pass.outcomes)?;
             }
-            Ok(unit)
+            Ok(pass)
         })
         .collect::<Result<_, RunError>>()?;
 
-    let simulated: Vec<(CellRow, Vec<SeriesRow>)> = runnable
+    let mut simulated = runnable
         .par_iter()
         .enumerate()
         .map(|(at, (plan, stack))| {
             let outcomes: Result<Vec<&SequenceOutcome>, &PolicyError> =
-                units.iter().map(|unit| unit.outcomes[at].as_ref()).collect();
+                passes.iter().map(|pass| pass.outcomes[at].as_ref()).collect();
             match outcomes {
-                Ok(outcomes) => cell(context, study, plan, stack, &outcomes),
+                Ok(outcomes) => cell(context, study, plan, stack, &outcomes).unwrap_or_else(|error| {
+                    unfinished(keys(context, plan, study), "failed", error.to_string())
+                }),
                 Err(error) => {
-                    let mut row = keys(context, plan, study);
                     let is_refused =
                         matches!(error, PolicyError::Refused { .. } | PolicyError::Missing { .. });
-                    row.text("status", if is_refused { "skipped" } else { "failed" });
-                    row.text("error", error.to_string());
-                    Ok((row, Vec::new()))
+                    let status = if is_refused { "skipped" } else { "failed" };
+                    unfinished(keys(context, plan, study), status, error.to_string())
                 }
             }
         })
-        .collect::<Result<_, RunError>>()?;
+        .collect::<Vec<Outcome>>()
+        .into_iter();
 
-    let mut results = EvictionResults { cells: Vec::new(), series: Vec::new(), ranges: Vec::new() };
-    let mut simulated = simulated.into_iter();
+    let mut outcomes = Vec::with_capacity(plans.len());
     for plan in plans {
-        if let Err(error) = &plan.stack {
-            let mut row = keys(context, plan, study);
-            row.text("status", "skipped");
-            row.text("error", error.to_string());
-            results.cells.push(row);
-        } else if let Some((row, series)) = simulated.next() {
-            results.cells.push(row);
-            results.series.extend(series);
+        match &plan.stack {
+            Err(error) => outcomes.push(unfinished(keys(context, plan, study), "skipped", error.to_string())),
+            Ok(_) => outcomes.extend(simulated.next()),
         }
     }
-    results.ranges = vec![Vec::new(); usize::from(context.shape.layers)];
-    for unit in units {
-        results.ranges.iter_mut().zip(unit.ranges).for_each(|(all, ranges)| all.extend(ranges));
+    let mut ranges = vec![Vec::new(); usize::from(context.shape.layers)];
+    for pass in passes {
+        ranges.iter_mut().zip(pass.ranges).for_each(|(all, ranges)| all.extend(ranges));
     }
-    Ok(results)
+    Ok(EvictionResults { outcomes, ranges })
+}
+
+/// A cell without numbers.
+pub(super) fn unfinished(mut row: CellRow, status: &str, error: String) -> Outcome {
+    row.text("status", status);
+    row.text("error", error);
+    Outcome { cell: Some(row), ..Outcome::default() }
 }
 
 /// One sequence through all cells. Its layers are worked on in parallel and added up; then only the sums are kept.
@@ -114,7 +171,7 @@ fn sequence(
     cells: &[EvictionCell<'_>],
     settings: Settings,
     rope: Option<&Rope>,
-) -> Result<Unit, RunError> {
+) -> Result<Pass, RunError> {
     let layers: Vec<LayerIdx> = context.shape.layer_ids().collect();
     let by_layer: Vec<(Vec<Result<LayerOutcome, PolicyError>>, LayerRanges)> = layers
         .par_iter()
@@ -123,7 +180,11 @@ fn sequence(
             // Without it there are no errors after it, and policies that need it say so.
             let w_o = context.source.w_o(layer).ok();
             let model = LayerModel { rope, w_o };
-            let outcomes = replay_cells(context.shape, meta, layer, &tensors, &model, cells, settings)?;
+            // A batch of the recording's own series alone has no cell to replay.
+            let outcomes = match cells {
+                [] => Vec::new(),
+                _ => replay_cells(context.shape, meta, layer, &tensors, &model, cells, settings)?,
+            };
             let ranges = context.shape.kv_head_ids().map(|head| value_ranges(&tensors, head)).collect();
             context.advance();
             Ok((outcomes, ranges))
@@ -138,7 +199,7 @@ fn sequence(
             by_layer.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>().into_iter().collect();
         outcomes.push(layers.map(|layers| SequenceOutcome::of(&layers, meta.len, settings.block_tokens)));
     }
-    Ok(Unit { outcomes, ranges })
+    Ok(Pass { outcomes, ranges })
 }
 
 /// Tokens of a physical block: what is evicted as one, or what the study says.
@@ -149,27 +210,30 @@ fn block_tokens(study: &EvictionStudy, stack: &Stack) -> u32 {
     }
 }
 
+/// Content hash of a cell.
+fn id_of(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> String {
+    let params = plan.stack.as_ref().map_or(serde_json::Value::Null, Stack::params);
+    cell_id(&serde_json::json!({
+        "source": context.digest,
+        "sequences": context.sequences.len(),
+        "study": "eviction",
+        "policy": plan.label,
+        "params": params,
+        "budget": plan.budget,
+        "seed": plan.seed,
+        "output_error_every": study.output_error_every,
+        "block_tokens": study.block_tokens,
+        "bytes_per_scalar": study.bytes_per_scalar,
+        // What is decided by the trace is in its digest.
+        "next_token_every": study.next_token_every.unwrap_or_default(),
+        "by_item": context.has_items,
+    }))
+}
+
 /// The key columns of a cell.
 fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> CellRow {
     let mut row = context.keys("eviction");
-    let params = plan.stack.as_ref().map_or(serde_json::Value::Null, Stack::params);
-    row.text(
-        "cell",
-        cell_id(&serde_json::json!({
-            "source": context.digest,
-            "sequences": context.sequences.len(),
-            "study": "eviction",
-            "policy": plan.label,
-            "params": params,
-            "budget": plan.budget,
-            "seed": plan.seed,
-            "output_error_every": study.output_error_every,
-            "block_tokens": study.block_tokens,
-            "bytes_per_scalar": study.bytes_per_scalar,
-            // What is decided by the trace is in its digest.
-            "next_token_every": study.next_token_every.unwrap_or_default(),
-        })),
-    );
+    row.text("cell", id_of(context, plan, study));
     plan_columns(plan, &mut row);
     row
 }
@@ -181,7 +245,7 @@ fn cell(
     plan: &EvictionPlan,
     stack: &Stack,
     outcomes: &[&SequenceOutcome],
-) -> Result<(CellRow, Vec<SeriesRow>), RunError> {
+) -> Result<Outcome, RunError> {
     let workload = Workload {
         requests: context
             .sequences
@@ -210,14 +274,15 @@ fn cell(
     proxy_metrics(&mut row, context, outcomes, report.evictions);
     reading::metrics(&mut row, context, study, outcomes, &report);
     let Value::Text(id) = row.get("cell") else {
-        return Ok((row, Vec::new()));
+        return Ok(Outcome { cell: Some(row), ..Outcome::default() });
     };
     let series = occupancy_series(&id, &report)
         .chain(recall_series(&id, context, outcomes))
         .chain(survival_series(&id, outcomes))
         .chain(reading::range_error_series(&id, outcomes))
         .collect();
-    Ok((row, series))
+    let items = if context.has_items { items(&id, context, outcomes) } else { Vec::new() };
+    Ok(Outcome { cell: Some(row), series, more: vec![("items", items)], ..Outcome::default() })
 }
 
 pub(super) fn request(meta: &SequenceMeta, outcome: &SequenceOutcome) -> Request {
@@ -245,7 +310,6 @@ fn memory_metrics(row: &mut CellRow, report: &MemoryReport, bootstrap: &Bootstra
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[&SequenceOutcome], evictions: u64) {
     let bootstrap = &context.bootstrap;
-    let heads = f64::from(context.shape.q_heads) * f64::from(context.shape.layers);
     let mut mean = |metric: &str, of: &dyn Fn(&SequenceOutcome) -> Option<f64>| {
         let values: Vec<Option<f64>> = outcomes.iter().map(|outcome| of(outcome)).collect();
         if values.iter().any(Option::is_some) {
@@ -253,8 +317,8 @@ fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[&Sequence
         }
     };
     let share = |sum: f64, terms: f64| (terms > 0.0).then(|| sum / terms);
-    mean("attn_mass_recall", &|o| share(o.recall.iter().sum(), o.recall.len() as f64 * heads));
-    mean("attn_output_error", &|o| share(o.error_sum, o.error_terms as f64));
+    mean("attn_mass_recall", &|o| recall(context, o));
+    mean("attn_output_error", &output_error);
     let steps = |o: &SequenceOutcome| o.projected.len() as f64;
     mean("projected_output_error", &|o| {
         share(o.projected.iter().map(|s| s.error_sum / f64::from(s.layers)).sum(), steps(o))
@@ -285,75 +349,4 @@ fn proxy_metrics(row: &mut CellRow, context: &Context<'_>, outcomes: &[&Sequence
             |o: &SequenceOutcome| o.evictions.iter().map(|(_, sets)| sets.len() as u64).sum();
         rate("boundary_tie_rate", &|o| o.ties, &head_evictions);
     }
-}
-
-/// Which part of a sequence is still there at its end.
-#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-fn survival_series<'a>(
-    cell: &'a str,
-    outcomes: &'a [&SequenceOutcome],
-) -> impl Iterator<Item = SeriesRow> + use<'a> {
-    let edge = |bin: usize| bin as f64 / SURVIVAL_BINS as f64;
-    (0..SURVIVAL_BINS).filter_map(move |bin| {
-        let sum = |of: fn(&SequenceOutcome) -> &[u64; SURVIVAL_BINS]| {
-            outcomes.iter().map(|outcome| of(outcome)[bin]).sum::<u64>()
-        };
-        let (kept, all) = (sum(|o| &o.survivors), sum(|o| &o.candidates));
-        (all > 0).then(|| SeriesRow {
-            cell: cell.to_owned(),
-            metric: "survival",
-            stat: "mean",
-            layer: None,
-            x: edge(bin),
-            x_hi: Some(edge(bin + 1)),
-            value: kept as f64 / all as f64,
-            n: all,
-        })
-    })
-}
-
-fn occupancy_series<'a>(
-    cell: &'a str,
-    report: &'a MemoryReport,
-) -> impl Iterator<Item = SeriesRow> + use<'a> {
-    let of = move |metric: &'static str, value: fn(&OccupancyPoint) -> f64| {
-        report.curve.iter().map(move |point| SeriesRow {
-            cell: cell.to_owned(),
-            metric,
-            stat: "mean",
-            layer: None,
-            x: f64::from(point.seen),
-            x_hi: None,
-            value: value(point),
-            n: u64::from(point.sequences),
-        })
-    };
-    of("live_kv_tokens", |point| point.live_kv_tokens)
-        .chain(of("allocated_kv_tokens", |point| point.allocated_kv_tokens))
-}
-
-fn recall_series<'a>(
-    cell: &'a str,
-    context: &Context<'_>,
-    outcomes: &[&SequenceOutcome],
-) -> impl Iterator<Item = SeriesRow> + use<'a> {
-    let heads = f64::from(context.shape.q_heads) * f64::from(context.shape.layers);
-    let mut by_seen: std::collections::BTreeMap<u32, (f64, u32)> = std::collections::BTreeMap::new();
-    for (meta, outcome) in context.sequences.iter().zip(outcomes) {
-        for (recall, seen) in outcome.recall.iter().zip(meta.prompt_len + 1..=meta.len) {
-            let point = by_seen.entry(seen).or_default();
-            point.0 += recall / heads;
-            point.1 += 1;
-        }
-    }
-    by_seen.into_iter().map(move |(seen, (total, sequences))| SeriesRow {
-        cell: cell.to_owned(),
-        metric: "step_mass_recall",
-        stat: "mean",
-        layer: None,
-        x: f64::from(seen),
-        x_hi: None,
-        value: total / f64::from(sequences),
-        n: u64::from(sequences),
-    })
 }

@@ -1,22 +1,63 @@
 //! The exit half of a study: every pair of thresholds over the recorded lens facts.
 
 use super::RunError;
+use super::context::Context;
+use super::eviction::unfinished;
 use super::lint::{self, Observed};
-use super::study::Context;
+use super::recording::entropy_series;
+use super::study::{Finished, unit};
 use crate::policy::exit::entropy::{Entropy, Lens};
-use crate::replay::{ExitOutcome, replay_exit};
-use crate::results::{CellRow, SeriesRow, cell_id, sha256_hex};
+use crate::replay::{ExitOutcome, lens_decode_rows, replay_exit};
+use crate::results::{CellRow, Outcome, Section, SeriesRow, Unit, UnitKind, cell_id, sha256_hex};
 use crate::scenario::{ExitPlan, ExitStudy};
 use crate::trace::LensRow;
 use rayon::prelude::*;
 
-/// Rows and series of the exit cells. `lens` has the decode rows of each sequence.
+/// The unit of the recording's own series, then one unit a cell.
+pub(super) fn units(context: &Context<'_>, plans: &[ExitPlan]) -> Vec<Unit> {
+    let id = cell_id(&serde_json::json!({
+        "source": context.digest,
+        "sequences": context.sequences.len(),
+        "study": "entropies by layer",
+    }));
+    let entropies = unit(id, Section::Exit, UnitKind::Recording, "entropies by layer".to_owned());
+    let cell = |plan: &ExitPlan| {
+        let (lens, unit_word) = (plan.lens.word(), plan.unit.word());
+        let label = format!("{lens}  theta {} {unit_word}  epsilon {} {unit_word}", plan.theta, plan.epsilon);
+        let refused = Entropy::checked(plan.params).err().map(|error| error.to_string());
+        Unit { refused, ..unit(id_of(context, plan), Section::Exit, UnitKind::Cell, label) }
+    };
+    std::iter::once(entropies).chain(plans.iter().map(cell)).collect()
+}
+
+fn id_of(context: &Context<'_>, plan: &ExitPlan) -> String {
+    cell_id(&serde_json::json!({
+        "source": context.digest,
+        "sequences": context.sequences.len(),
+        "study": "exit",
+        "params": serde_json::to_value(plan.params).unwrap_or_default(),
+        "unit": plan.unit.word(),
+    }))
+}
+
+/// Runs the units in `batches`; lens facts are read once for all of them.
 pub(super) fn run(
     context: &Context<'_>,
     study: &ExitStudy,
     plans: &[ExitPlan],
-    lens: &[Vec<LensRow>],
-) -> Result<(Vec<CellRow>, Vec<SeriesRow>), RunError> {
+    batches: &[Vec<usize>],
+    keep: Finished<'_>,
+) -> Result<(), RunError> {
+    // The decode rows of each sequence.
+    let lens: Vec<Vec<LensRow>> = context
+        .sequences
+        .par_iter()
+        .map(|meta| {
+            let rows = context.source.lens(meta.seq)?;
+            context.advance();
+            Ok(lens_decode_rows(rows, meta))
+        })
+        .collect::<Result<_, RunError>>()?;
     let layers = context.shape.layers;
     let all: Vec<LensRow> = lens.iter().flatten().copied().collect();
     let observed: Vec<(Lens, Option<Observed>)> = study
@@ -24,15 +65,24 @@ pub(super) fn run(
         .iter()
         .map(|&which| (which, Observed::of(&all, layers, study.min_layer, which, context.shape.vocab)))
         .collect();
-    let cells: Vec<(CellRow, Vec<SeriesRow>)> = plans
-        .par_iter()
-        .map(|plan| {
-            let seen = observed.iter().find(|(which, _)| *which == plan.lens).and_then(|(_, seen)| *seen);
-            cell(context, plan, lens, seen)
-        })
-        .collect();
-    let (rows, series): (Vec<_>, Vec<_>) = cells.into_iter().unzip();
-    Ok((rows, series.into_iter().flatten().collect()))
+    let units = units(context, plans);
+    for batch in batches {
+        let outcome = |&at: &usize| {
+            // Place 0 is the recording.
+            let mut outcome = match at.checked_sub(1).and_then(|at| plans.get(at)) {
+                None => Outcome { series: entropy_series(&all, layers), ..Outcome::default() },
+                Some(plan) => {
+                    let seen = observed.iter().find(|(which, _)| *which == plan.lens);
+                    cell(context, plan, &lens, seen.and_then(|(_, seen)| *seen))
+                }
+            };
+            outcome.id.clone_from(&units[at].id);
+            context.advance();
+            outcome
+        };
+        keep(batch.par_iter().map(outcome).collect())?;
+    }
+    Ok(())
 }
 
 fn cell(
@@ -40,16 +90,10 @@ fn cell(
     plan: &ExitPlan,
     lens: &[Vec<LensRow>],
     observed: Option<Observed>,
-) -> (CellRow, Vec<SeriesRow>) {
+) -> Outcome {
     let mut row = context.keys("exit");
     let params = serde_json::to_value(plan.params).unwrap_or_default();
-    let id = cell_id(&serde_json::json!({
-        "source": context.digest,
-        "sequences": context.sequences.len(),
-        "study": "exit",
-        "params": params,
-        "unit": plan.unit.word(),
-    }));
+    let id = id_of(context, plan);
     row.text("cell", id.clone());
     row.text("policy", "entropy");
     row.text("params", params.to_string());
@@ -59,11 +103,7 @@ fn cell(
     row.text("theta_unit", plan.unit.word());
     let exit = match Entropy::checked(plan.params) {
         Ok(exit) => exit,
-        Err(error) => {
-            row.text("status", "skipped");
-            row.text("error", error.to_string());
-            return (row, Vec::new());
-        }
+        Err(error) => return unfinished(row, "skipped", error.to_string()),
     };
     let outcomes: Vec<ExitOutcome> =
         lens.iter().map(|rows| replay_exit(&exit, rows, context.shape.layers, context.shape.vocab)).collect();
@@ -82,7 +122,8 @@ fn cell(
         row.text("lint", finding);
     }
     metrics(&mut row, context, &outcomes);
-    (row, histogram(&id, context.shape.layers, &outcomes))
+    let series = histogram(&id, context.shape.layers, &outcomes);
+    Outcome { cell: Some(row), series, ..Outcome::default() }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]

@@ -1,22 +1,32 @@
 //! From a study and a trace to result tables: the public entry point.
 
+mod assemble;
+mod compare;
+mod context;
 mod error;
 mod eviction;
+mod eviction_series;
 mod exit;
+mod generated;
 mod lint;
 mod next_token;
 mod plan_columns;
 mod pool;
 mod reading;
 mod recording;
+mod repeats;
 mod serve;
+mod shard;
 mod study;
 mod timeline;
 mod trees;
 
+pub use assemble::assemble;
 pub use error::RunError;
+pub use generated::{Generated, source_info};
 pub use lint::never_triggered;
 pub use plan_columns::plan_columns;
 pub use serve::{ArmResult, ClaimResult, claims, serve_arms};
-pub use study::{Generated, RunOptions, source_info, study};
+pub use shard::{Shard, batches, usual_batch};
+pub use study::{Keep, RunOptions, Study, study};
 pub use timeline::timeline;

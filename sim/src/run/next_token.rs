@@ -1,7 +1,7 @@
 //! The next-token effect of the cells of a study, at the sampled steps of each sequence.
 
 use super::RunError;
-use super::study::Context;
+use super::context::Context;
 use crate::policy::PolicyError;
 use crate::replay::{NextTokenEffect, NextTokenHead, SequenceOutcome};
 use crate::scenario::EvictionStudy;

@@ -1,36 +1,82 @@
 //! The block-cache half of a study: every policy and capacity over one stream.
 
 use super::RunError;
-use super::study::Context;
+use super::context::Context;
+use super::eviction::unfinished;
+use super::study::{Finished, unit};
+use crate::policy::pool::Pool;
 use crate::pool::{BlockStream, Counts, Limits, from_trace, replay_with, synth};
-use crate::results::{CellRow, Estimate, cell_id};
+use crate::results::{CellRow, Estimate, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{PoolPlan, PoolStudy, StreamChoice};
 use crate::table::Value;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-/// Rows of the cells, in their order.
+/// One unit a cell.
+pub(super) fn units(
+    context: &Context<'_>,
+    study: &PoolStudy,
+    plans: &[PoolPlan<'_>],
+) -> Result<Vec<Unit>, RunError> {
+    let cell = |plan: &PoolPlan<'_>| {
+        let seed = plan.seed.map_or_else(String::new, |seed| format!("  seed {seed}"));
+        let label = format!("{}  capacity {}{seed}", plan.choice.label, plan.capacity);
+        let policy = plan.choice.build()?;
+        let id = id_of(context, study, plan, policy.as_ref());
+        Ok(unit(id, Section::Pool, UnitKind::Cell, label))
+    };
+    plans.iter().map(cell).collect()
+}
+
+/// Content hash of a cell.
+fn id_of(context: &Context<'_>, study: &PoolStudy, plan: &PoolPlan<'_>, policy: &dyn Pool) -> String {
+    let origin = match &study.stream {
+        StreamChoice::Trace => serde_json::json!(context.digest),
+        StreamChoice::Generated { id, params } => serde_json::json!({ "id": id, "params": params }),
+    };
+    cell_id(&serde_json::json!({
+        "source": origin,
+        "study": "pool",
+        "policy": plan.choice.label,
+        "kind": policy.spec().id,
+        "params": policy.params(),
+        "capacity": plan.capacity.to_string(),
+        "block_tokens": study.block_tokens,
+        "in_flight": study.in_flight,
+        "seed": plan.seed,
+    }))
+}
+
+/// Runs the units in `batches`.
 pub(super) fn run(
     context: &Context<'_>,
     study: &PoolStudy,
     plans: &[PoolPlan<'_>],
-) -> Result<Vec<CellRow>, RunError> {
-    let mut streams: Vec<(Option<u64>, BlockStream)> = Vec::new();
-    for plan in plans {
-        if !streams.iter().any(|(seed, _)| *seed == plan.seed) {
-            streams.push((plan.seed, stream(context, study, plan.seed)?));
+    batches: &[Vec<usize>],
+    keep: Finished<'_>,
+) -> Result<(), RunError> {
+    let mut streams: BTreeMap<Option<u64>, BlockStream> = BTreeMap::new();
+    for plan in batches.iter().flatten().filter_map(|&at| plans.get(at)) {
+        if let Entry::Vacant(place) = streams.entry(plan.seed) {
+            place.insert(stream(context, study, plan.seed)?);
         }
     }
-    plans
-        .par_iter()
-        .map(|plan| {
-            let stream = streams.iter().find(|(seed, _)| *seed == plan.seed).map(|(_, stream)| stream);
-            let row =
-                stream.map_or_else(|| Ok(CellRow::default()), |stream| cell(context, study, plan, stream));
+    for batch in batches {
+        let wanted: Vec<(&PoolPlan<'_>, &BlockStream)> = batch
+            .iter()
+            .filter_map(|&at| plans.get(at))
+            .filter_map(|p| Some((p, streams.get(&p.seed)?)))
+            .collect();
+        let outcome = |(plan, stream): &(&PoolPlan<'_>, &BlockStream)| {
+            let outcome = cell(context, study, plan, stream);
             context.advance();
-            row
-        })
-        .collect()
+            outcome
+        };
+        keep(wanted.par_iter().map(outcome).collect::<Result<_, RunError>>()?)?;
+    }
+    Ok(())
 }
 
 fn stream(context: &Context<'_>, study: &PoolStudy, seed: Option<u64>) -> Result<BlockStream, RunError> {
@@ -47,7 +93,7 @@ fn cell(
     study: &PoolStudy,
     plan: &PoolPlan<'_>,
     stream: &BlockStream,
-) -> Result<CellRow, RunError> {
+) -> Result<Outcome, RunError> {
     let policy = plan.choice.build()?;
     let mut row = context.keys("pool");
     row.text("source", stream.name());
@@ -57,28 +103,18 @@ fn cell(
     if let Some(seed) = plan.seed {
         row.int("seed", i64::try_from(seed).unwrap_or(i64::MAX));
     }
-    let origin = match &study.stream {
-        StreamChoice::Trace => serde_json::json!(context.digest),
-        StreamChoice::Generated { id, params } => serde_json::json!({ "id": id, "params": params }),
-    };
     let params = serde_json::json!({
         "policy": policy.params(),
         "capacity": plan.capacity.to_string(),
         "block_tokens": stream.block_tokens(),
         "in_flight": study.in_flight,
     });
-    let key = serde_json::json!({
-        "source": origin, "study": "pool", "kind": policy.spec().id, "params": params, "seed": plan.seed,
-    });
-    row.text("cell", cell_id(&key));
+    let id = id_of(context, study, plan, policy.as_ref());
+    row.text("cell", id.clone());
     row.text("params", params.to_string());
     let capacity_blocks = match plan.capacity.blocks(stream) {
         Ok(blocks) => blocks,
-        Err(error) => {
-            row.text("status", "skipped");
-            row.text("error", error.to_string());
-            return Ok(row);
-        }
+        Err(error) => return Ok(Outcome { id, ..unfinished(row, "skipped", error.to_string()) }),
     };
     let mut log = Sha256::new();
     let mut lines = Vec::with_capacity(1 << 12);
@@ -102,14 +138,14 @@ fn cell(
         );
     }
     metrics(&mut row, stream, capacity_blocks, &counts);
-    Ok(row)
+    Ok(Outcome { id, cell: Some(row), ..Outcome::default() })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 fn metrics(row: &mut CellRow, stream: &BlockStream, capacity: u64, counts: &Counts) {
     // Requests of a stream depend on each other through the cache: there is nothing to resample.
     let mut rate = |metric: &str, num: u64, den: u64| {
-        let value = (den > 0).then(|| Estimate { value: num as f64 / den as f64, interval: None });
+        let value = (den > 0).then(|| Estimate { value: num as f64 / den as f64, interval: None, se: None });
         row.rate(metric, value, num, den);
     };
     rate("pool_hit_rate", counts.hit_tokens, counts.asked_tokens);

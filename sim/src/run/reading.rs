@@ -1,6 +1,6 @@
 //! Rows about what is read and held: attended tokens, bytes in the representation of the store, and what that loses.
 
-use super::study::Context;
+use super::context::Context;
 use crate::observe::MemoryReport;
 use crate::policy::store::Moments;
 use crate::replay::{SequenceOutcome, SequenceReading};

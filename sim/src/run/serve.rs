@@ -1,10 +1,11 @@
 //! The serving half of a study: every arm on the same problems, in simulated time.
 
 use super::RunError;
-use super::study::Context;
+use super::context::Context;
+use super::study::{Finished, unit};
 use crate::cost::{BatchCost, Model};
 use crate::observe::LogDigest;
-use crate::results::{Bootstrap, CellRow, Estimate, cell_id};
+use crate::results::{Bootstrap, CellRow, Estimate, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{Arm, Claim, Measure, Scenario, ServeStudy};
 use crate::serve::{self, ServeReport};
 use crate::table::Value;
@@ -148,41 +149,71 @@ fn speedup(of: &ArmResult, over: &ArmResult) -> Option<Estimate> {
     bootstrap(of).ratio(&pairs)
 }
 
-/// Rows of the arms.
-pub(super) fn run(
-    context: &Context<'_>,
-    scenario: &Scenario,
-    study: &ServeStudy,
-) -> Result<Vec<CellRow>, RunError> {
-    let arms = serve_arms(scenario)?;
+/// One unit an arm.
+pub(super) fn units(study: &ServeStudy) -> Result<Vec<Unit>, RunError> {
     let cost = study.cost()?;
-    let baseline = arms.iter().find(|arm| arm.label == study.baseline);
-    let rows = study.arms.iter().zip(&arms).map(|(arm, result)| {
-        context.advance();
-        row(context, study, arm, result, baseline, cost.as_ref())
-    });
-    Ok(rows.collect())
+    let cell =
+        |arm: &Arm| unit(id_of(study, arm, cost.as_ref()), Section::Serve, UnitKind::Cell, arm.label.clone());
+    Ok(study.arms.iter().map(cell).collect())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds stay below 2^53")]
-fn row(
+/// Content hash of an arm: the baseline is a part of it, since the row holds a speed-up over it.
+fn id_of(study: &ServeStudy, arm: &Arm, cost: &dyn BatchCost) -> String {
+    let baseline = study.arms.iter().find(|arm| arm.label == study.baseline);
+    let params = params(study, arm, cost);
+    cell_id(&serde_json::json!({ "study": "serve", "params": params, "baseline": baseline }))
+}
+
+fn params(study: &ServeStudy, arm: &Arm, cost: &dyn BatchCost) -> serde_json::Value {
+    serde_json::json!({
+        "arm": arm, "problems": study.problems, "arrivals": study.arrivals, "cost": cost.params(),
+    })
+}
+
+/// Runs the units in `batches`. What is out of scale is a mistake of the study: it stops.
+pub(super) fn run(
     context: &Context<'_>,
     study: &ServeStudy,
-    arm: &Arm,
-    result: &ArmResult,
-    baseline: Option<&ArmResult>,
-    cost: &dyn BatchCost,
-) -> CellRow {
+    batches: &[Vec<usize>],
+    keep: Finished<'_>,
+) -> Result<(), RunError> {
+    let cost = study.cost()?;
+    let baseline = study.arms.iter().find(|arm| arm.label == study.baseline);
+    let baseline = baseline.map(|arm| serve_arm(study, arm, cost.as_ref())).transpose()?;
+    for batch in batches {
+        let wanted: Vec<&Arm> = batch.iter().filter_map(|&at| study.arms.get(at)).collect();
+        let outcome = |arm: &&Arm| {
+            let id = id_of(study, arm, cost.as_ref());
+            let mut row = keys(context, study, arm, cost.as_ref());
+            row.text("cell", id.clone());
+            let result = serve_arm(study, arm, cost.as_ref())?;
+            fill(&mut row, arm, &result, baseline.as_ref(), cost.as_ref());
+            context.advance();
+            Ok(Outcome { id, cell: Some(row), ..Outcome::default() })
+        };
+        keep(wanted.par_iter().map(outcome).collect::<Result<_, RunError>>()?)?;
+    }
+    Ok(())
+}
+
+fn keys(context: &Context<'_>, study: &ServeStudy, arm: &Arm, cost: &dyn BatchCost) -> CellRow {
     let mut row = context.keys("serve");
     row.text("source", "generated");
     row.set("synthetic", Value::Bool(true));
     row.int("sequences", 0);
     row.text("policy", arm.label.clone());
-    let params = serde_json::json!({
-        "arm": arm, "problems": study.problems, "arrivals": study.arrivals, "cost": cost.params(),
-    });
-    row.text("cell", cell_id(&serde_json::json!({ "study": "serve", "params": params })));
-    row.text("params", params.to_string());
+    row.text("params", params(study, arm, cost).to_string());
+    row
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds stay below 2^53")]
+fn fill(
+    row: &mut CellRow,
+    arm: &Arm,
+    result: &ArmResult,
+    baseline: Option<&ArmResult>,
+    cost: &dyn BatchCost,
+) {
     row.text("status", "ok");
     row.text("log_digest", result.log_digest.clone());
     let report = &result.report;
@@ -220,7 +251,11 @@ fn row(
     if !lint.is_empty() {
         row.text("lint", lint.join("; "));
     }
-    let rate = (answered > 0).then(|| Estimate { value: verified as f64 / answered as f64, interval: None });
+    let rate = (answered > 0).then(|| Estimate {
+        value: verified as f64 / answered as f64,
+        interval: None,
+        se: None,
+    });
     row.rate("serve_verify_rate", rate, verified, answered);
     row.real("serve_tokens_per_second", generated(result) as f64 / (report.end.get().max(1) as f64 * 1e-9));
     row.count("serve_generated_tokens", generated(result));
@@ -234,5 +269,4 @@ fn row(
     if let Some(model) = cost.model() {
         row.count("serve_peak_kv_bytes", peak_bytes(result, arm, model).get());
     }
-    row
 }

@@ -1,17 +1,12 @@
-//! One study over one trace.
+//! One study over one trace: its units, batches of them, and the tables that they make up.
 
-use super::recording::{entropy_series, range_series};
-use super::{RunError, eviction, exit, pool, serve, trees};
-use crate::replay::lens_decode_rows;
+use super::context::Context;
+use super::{RunError, assemble, eviction, exit, pool, serve, shard, trees};
 use crate::results::{
-    Bootstrap, CellRow, RESULTS_VERSION, Results, ResultsManifest, SourceInfo, cells_table, series_table,
-    sha256_hex,
+    Outcome, Part, RESULTS_VERSION, Results, ResultsError, Section, SourceInfo, StudyPlan, Unit, UnitKind,
 };
-use crate::scenario::{Plan, Scenario};
-use crate::trace::{LayerTensors, LensRow, SequenceMeta, TraceError, TraceSource};
-use crate::types::{LayerIdx, ModelShape, SeqIdx};
-use rayon::prelude::*;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::scenario::{Plan, PoolPlan, Scenario};
+use crate::trace::TraceSource;
 
 /// How a study is run. None of it changes a number.
 pub struct RunOptions<'a> {
@@ -29,90 +24,207 @@ impl std::fmt::Debug for RunOptions<'_> {
     }
 }
 
-/// What all cells of a study share.
-pub(super) struct Context<'a> {
-    pub(super) source: &'a dyn TraceSource,
-    pub(super) digest: String,
-    pub(super) scenario: &'a str,
-    pub(super) shape: &'a ModelShape,
-    pub(super) sequences: &'a [SequenceMeta],
-    pub(super) bootstrap: Bootstrap,
-    done: AtomicU64,
-    total: u64,
-    progress: &'a (dyn Fn(u64, u64) + Sync),
+/// A scenario over a trace, expanded to units that can run in any batches.
+///
+/// What a unit gives does not depend on the batch, the other units of it, or the number of threads.
+pub struct Study<'a> {
+    scenario: &'a Scenario,
+    source: &'a dyn TraceSource,
+    info: SourceInfo,
+    plan: Plan,
+    pool: Vec<PoolPlan<'a>>,
+    units: Vec<Unit>,
+    /// Where each section begins in `units`, by [`Section::ALL`], and the end.
+    starts: Vec<usize>,
 }
 
-impl Context<'_> {
-    /// Counts one unit of work.
-    pub(super) fn advance(&self) {
-        (self.progress)(self.done.fetch_add(1, Ordering::Relaxed) + 1, self.total);
-    }
-
-    /// The key columns that all cells have.
-    pub(super) fn keys(&self, study: &str) -> CellRow {
-        let mut row = CellRow::default();
-        row.text("scenario", self.scenario);
-        row.text("source", self.source.name());
-        row.set("synthetic", crate::table::Value::Bool(self.source.is_synthetic()));
-        row.text("arm", "replay");
-        row.text("study", study);
-        row.int("sequences", i64::try_from(self.sequences.len()).unwrap_or(i64::MAX));
-        row
+impl std::fmt::Debug for Study<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Study")
+            .field("scenario", &self.scenario.id)
+            .field("units", &self.units.len())
+            .finish()
     }
 }
 
-/// The source of a study that reads no trace: every stream of it is generated.
-#[derive(Clone, Copy, Debug)]
-pub struct Generated;
+/// What a section hands every finished batch to.
+pub(super) type Finished<'k> = &'k mut (dyn FnMut(Vec<Outcome>) -> Result<(), RunError> + Send);
 
-impl TraceSource for Generated {
-    fn name(&self) -> &str {
-        "generated"
+/// What is called with every finished batch.
+pub type Keep<'k> = &'k mut (dyn FnMut(Part) -> Result<(), ResultsError> + Send);
+
+impl<'a> Study<'a> {
+    /// The units of `scenario` over `source`. Nothing of the trace but its manifest is read.
+    ///
+    /// # Errors
+    /// When the trace has nothing of the kind that the scenario studies, or the study would make too many rows.
+    pub fn of(
+        scenario: &'a Scenario,
+        source: &'a dyn TraceSource,
+        info: SourceInfo,
+    ) -> Result<Self, RunError> {
+        let context = Context::of(scenario, source);
+        if context.sequences.is_empty() && (scenario.eviction.is_some() || scenario.exit.is_some()) {
+            return Err(RunError::NoSequences { source_name: source.name().to_owned() });
+        }
+        let plan = scenario.plan(context.shape.vocab);
+        let pool = scenario.pool_cells();
+        let (mut units, mut starts) = (Vec::new(), vec![0]);
+        for section in Section::ALL {
+            match section {
+                Section::Eviction => {
+                    if let Some(study) = &scenario.eviction {
+                        units.extend(eviction::units(&context, study, &plan.eviction));
+                    }
+                }
+                Section::Exit => {
+                    if scenario.exit.is_some() {
+                        units.extend(exit::units(&context, &plan.exit));
+                    }
+                }
+                Section::Pool => {
+                    if let Some(study) = &scenario.pool {
+                        units.extend(pool::units(&context, study, &pool)?);
+                    }
+                }
+                Section::Serve => {
+                    if let Some(study) = &scenario.serve {
+                        units.extend(serve::units(study)?);
+                    }
+                }
+                Section::Trees => {
+                    if let Some(study) = &scenario.trees {
+                        units.extend(trees::units(&context, study, &plan.trees)?);
+                    }
+                }
+            }
+            starts.push(units.len());
+        }
+        // What is read, not what there is.
+        let info = SourceInfo {
+            sequences: u32::try_from(context.sequences.len()).unwrap_or(u32::MAX),
+            tokens: context.sequences.iter().map(|meta| u64::from(meta.len)).sum(),
+            ..info
+        };
+        Ok(Self { scenario, source, info, plan, pool, units, starts })
     }
 
-    fn digest(&self) -> String {
-        sha256_hex(b"")
+    /// The units, in table order.
+    #[must_use]
+    pub fn units(&self) -> &[Unit] {
+        &self.units
     }
 
-    fn is_synthetic(&self) -> bool {
-        true
+    /// The study as it is written beside its parts; `shards` is in how many pieces it is run.
+    #[must_use]
+    pub fn plan(&self, command: &str, shards: u32) -> StudyPlan {
+        StudyPlan {
+            version: RESULTS_VERSION,
+            tool: concat!("kvlab ", env!("CARGO_PKG_VERSION")).to_owned(),
+            scenario_text: self.scenario.text.clone(),
+            scenario_digest: StudyPlan::digest_of(&self.scenario.text),
+            source: self.info.clone(),
+            command: command.to_owned(),
+            shards,
+            units: self.units.clone(),
+        }
     }
 
-    fn shape(&self) -> &ModelShape {
-        const NONE: ModelShape =
-            ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 1, hidden: 1, vocab: 1 };
-        &NONE
+    /// Bytes of queries, keys and values that one pass over the trace reads.
+    #[must_use]
+    pub fn tensor_bytes(&self) -> u64 {
+        let shape = self.source.shape();
+        let vectors = u64::from(shape.q_heads) + 2 * u64::from(shape.kv_heads);
+        self.info.tokens * u64::from(shape.layers) * vectors * u64::from(shape.head_dim) * 4
     }
 
-    fn sequences(&self) -> &[SequenceMeta] {
-        &[]
+    /// Runs `batches` of units (places in [`Study::units`], no batch with units of two sections; see [`super::batches`]) one after
+    /// the other, and hands each to `keep` when it is done.
+    ///
+    /// # Errors
+    /// When the trace cannot be read, lacks what is not a cell's own need, or `keep` fails. What was kept stays kept.
+    pub fn run(
+        &self,
+        batches: &[Vec<usize>],
+        options: &RunOptions<'_>,
+        keep: Keep<'_>,
+    ) -> Result<(), RunError> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads)
+            .build()
+            .map_err(|error| RunError::Threads { threads: options.threads, detail: error.to_string() })?;
+        pool.install(|| self.in_pool(batches, options.progress, keep))
     }
 
-    fn layer(&self, _seq: SeqIdx, _layer: LayerIdx) -> Result<LayerTensors, TraceError> {
-        Err(TraceError::MissingField { field: "q", held: Vec::new() })
-    }
-
-    fn lens(&self, _seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {
-        Err(TraceError::MissingField { field: "lens.top1_token", held: Vec::new() })
+    fn in_pool(
+        &self,
+        batches: &[Vec<usize>],
+        progress: &(dyn Fn(u64, u64) + Sync),
+        keep: Keep<'_>,
+    ) -> Result<(), RunError> {
+        let scenario = self.scenario;
+        let local = |section: Section| -> Vec<Vec<usize>> {
+            let at = Section::ALL.iter().position(|known| *known == section).unwrap_or(0);
+            let span = self.starts[at]..self.starts[at + 1];
+            let of_section =
+                batches.iter().filter(|batch| batch.first().is_some_and(|unit| span.contains(unit)));
+            of_section.map(|batch| batch.iter().map(|unit| unit - span.start).collect()).collect()
+        };
+        let context = Context::of(scenario, self.source);
+        let total = Section::ALL.iter().map(|&section| work(&context, section, &local(section))).sum();
+        let context = context.telling(progress, total);
+        for section in Section::ALL {
+            let batches = local(section);
+            if batches.is_empty() {
+                continue;
+            }
+            let mut keep = |outcomes: Vec<Outcome>| -> Result<(), RunError> {
+                Ok(keep(Part::of(self.source.name(), &outcomes)?)?)
+            };
+            match section {
+                Section::Eviction => {
+                    if let Some(study) = &scenario.eviction {
+                        eviction::run(&context, study, &self.plan.eviction, &batches, &mut keep)?;
+                    }
+                }
+                Section::Exit => {
+                    if let Some(study) = &scenario.exit {
+                        exit::run(&context, study, &self.plan.exit, &batches, &mut keep)?;
+                    }
+                }
+                Section::Pool => {
+                    if let Some(study) = &scenario.pool {
+                        pool::run(&context, study, &self.pool, &batches, &mut keep)?;
+                    }
+                }
+                Section::Serve => {
+                    if let Some(study) = &scenario.serve {
+                        serve::run(&context, study, &batches, &mut keep)?;
+                    }
+                }
+                Section::Trees => {
+                    if let Some(study) = &scenario.trees {
+                        trees::run(&context, study, &self.plan.trees, &batches, &mut keep)?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// What results say about a trace; `model` and `provider` come from whoever opened it.
-#[must_use]
-pub fn source_info(source: &dyn TraceSource, model: &str, provider: &str) -> SourceInfo {
-    let shape = source.shape();
-    SourceInfo {
-        name: source.name().to_owned(),
-        digest: source.digest(),
-        synthetic: source.is_synthetic(),
-        model: model.to_owned(),
-        provider: provider.to_owned(),
-        sequences: u32::try_from(source.sequences().len()).unwrap_or(u32::MAX),
-        tokens: source.sequences().iter().map(|meta| u64::from(meta.len)).sum(),
-        layers: shape.layers,
-        q_heads: shape.q_heads,
-        kv_heads: shape.kv_heads,
-        vocab: shape.vocab,
+/// Units of work of the batches of a section, as [`Context::advance`] counts them.
+fn work(context: &Context<'_>, section: Section, batches: &[Vec<usize>]) -> u64 {
+    if batches.is_empty() {
+        return 0;
+    }
+    let cells = batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+    let sequences = context.sequences.len() as u64;
+    match section {
+        Section::Eviction => batches.len() as u64 * sequences * u64::from(context.shape.layers),
+        Section::Exit => sequences + cells,
+        Section::Pool | Section::Serve => cells,
+        Section::Trees => u64::from(context.problems) + cells,
     }
 }
 
@@ -128,106 +240,18 @@ pub fn study(
     info: SourceInfo,
     options: &RunOptions<'_>,
 ) -> Result<Results, RunError> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|error| RunError::Threads { threads: options.threads, detail: error.to_string() })?;
-    pool.install(|| in_pool(scenario, source, info, options))
-}
-
-fn in_pool(
-    scenario: &Scenario,
-    source: &dyn TraceSource,
-    info: SourceInfo,
-    options: &RunOptions<'_>,
-) -> Result<Results, RunError> {
-    let all = source.sequences();
-    let sequences = &all[..all.len().min(scenario.limit.map_or(usize::MAX, |limit| limit as usize))];
-    if sequences.is_empty() && (scenario.eviction.is_some() || scenario.exit.is_some()) {
-        return Err(RunError::NoSequences { source_name: source.name().to_owned() });
-    }
-    let shape = source.shape();
-    let plan = scenario.plan(shape.vocab);
-    let pool_plans = scenario.pool_cells();
-    let arms = scenario.serve.as_ref().map_or(0, |study| study.arms.len() as u64);
-    let context = Context {
-        source,
-        digest: source.digest(),
-        scenario: &scenario.id,
-        shape,
-        sequences,
-        bootstrap: Bootstrap::by_item(sequences.iter().map(|meta| meta.item.as_str())),
-        done: AtomicU64::new(0),
-        total: units(&plan, sequences, shape)
-            + trees::units(&plan.trees, source, scenario.limit)
-            + pool_plans.len() as u64
-            + arms,
-        progress: options.progress,
+    let study = Study::of(scenario, source, info)?;
+    let all: Vec<usize> = (0..study.units.len()).collect();
+    let mut parts = Vec::new();
+    let mut keep = |part| {
+        parts.push(part);
+        Ok(())
     };
-    let (mut cells, mut series) = (Vec::new(), Vec::new());
-    if let Some(study) = &scenario.eviction {
-        let results = eviction::run(&context, study, &plan.eviction)?;
-        let mut reserved: Vec<u32> =
-            plan.eviction.iter().filter_map(|p| p.stack.as_ref().ok()).map(|s| s.value_tokens()).collect();
-        reserved.sort_unstable();
-        reserved.dedup();
-        series.extend(range_series(&results.ranges, &reserved));
-        cells.extend(results.cells);
-        series.extend(results.series);
-    }
-    if let Some(study) = &scenario.exit {
-        let lens: Vec<Vec<LensRow>> = sequences
-            .par_iter()
-            .map(|meta| {
-                let rows = source.lens(meta.seq)?;
-                context.advance();
-                Ok(lens_decode_rows(rows, meta))
-            })
-            .collect::<Result<_, RunError>>()?;
-        let flat: Vec<LensRow> = lens.iter().flatten().copied().collect();
-        series.extend(entropy_series(&flat, shape.layers));
-        let (rows, more) = exit::run(&context, study, &plan.exit, &lens)?;
-        cells.extend(rows);
-        series.extend(more);
-    }
-    if let Some(study) = &scenario.pool {
-        cells.extend(pool::run(&context, study, &pool_plans)?);
-    }
-    if let Some(study) = &scenario.serve {
-        cells.extend(serve::run(&context, scenario, study)?);
-    }
-    let mut more = Vec::new();
-    if let Some(study) = &scenario.trees {
-        let found = trees::run(&context, study, plan.trees, scenario.limit)?;
-        cells.extend(found.cells);
-        series.extend(found.series);
-        more = found.tables;
-    }
-    Ok(Results {
-        manifest: ResultsManifest {
-            version: RESULTS_VERSION,
-            tool: concat!("kvlab ", env!("CARGO_PKG_VERSION")).to_owned(),
-            scenario: scenario.id.clone(),
-            why: scenario.why.clone(),
-            scenario_digest: sha256_hex(scenario.text.as_bytes()),
-            scenario_text: scenario.text.clone(),
-            // What was read, not what there is.
-            sources: vec![SourceInfo {
-                sequences: u32::try_from(sequences.len()).unwrap_or(u32::MAX),
-                tokens: sequences.iter().map(|meta| u64::from(meta.len)).sum(),
-                ..info
-            }],
-            command: options.command.clone(),
-        },
-        cells: cells_table(&cells)?,
-        series: series_table(&series)?,
-        more,
-    })
+    study.run(&shard::batches(&study.units, &all, usize::MAX), options, &mut keep)?;
+    assemble::of_scenario(&study.plan(&options.command, 1), scenario, &parts)
 }
 
-/// Units of work: layers of sequences for eviction, sequences for exits.
-fn units(plan: &Plan, sequences: &[SequenceMeta], shape: &ModelShape) -> u64 {
-    let sequences = sequences.len() as u64;
-    let eviction = if plan.eviction.is_empty() { 0 } else { sequences * u64::from(shape.layers) };
-    eviction + if plan.exit.is_empty() { 0 } else { sequences }
+/// What a study gives when its units are no cell at all.
+pub(super) fn unit(id: String, section: Section, kind: UnitKind, label: String) -> Unit {
+    Unit { id, section, kind, label, refused: None }
 }

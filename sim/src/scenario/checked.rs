@@ -1,5 +1,6 @@
 //! The scenario after every check: what the rest of the crate trusts.
 
+use super::compare::{self, Compare};
 use super::grid::Grid;
 use super::pool::{self, PoolStudy};
 use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
@@ -33,6 +34,8 @@ pub struct Scenario {
     pub trees: Option<TreeStudy>,
     /// Which setting `kvlab tune` looks for; the defaults when the file does not say.
     pub tune: TuneSpec,
+    /// What cells are compared with, if they are.
+    pub compare: Option<Compare>,
     /// The text that was parsed.
     pub text: String,
 }
@@ -205,8 +208,11 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
         serve: raw.serve.map(serve::checked).transpose()?,
         trees: raw.trees.map(super::trees::checked).transpose()?,
         tune: super::tune::checked(raw.tune.unwrap_or_default())?,
+        compare: None,
         text: text.to_owned(),
     };
+    let compare = raw.compare.map(|raw| compare::checked(raw, &scenario)).transpose()?;
+    let scenario = Scenario { compare, ..scenario };
     let cells = scenario.cells_at_most();
     if cells > MOST_CELLS {
         return Err(value("the study", &format!("{cells} cells"), &format!("at most {MOST_CELLS} cells")));

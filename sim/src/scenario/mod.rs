@@ -4,6 +4,7 @@
 //! with file, line and column; [`Scenario::plan`] expands a study to its cells.
 
 mod checked;
+mod compare;
 mod error;
 mod grid;
 mod nearest;
@@ -15,6 +16,7 @@ mod trees;
 mod tune;
 
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
+pub use compare::{Compare, Pairing};
 pub use error::{ScenarioError, ScenarioErrorKind};
 pub use grid::Grid;
 pub use nearest::nearest;

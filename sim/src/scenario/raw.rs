@@ -30,6 +30,15 @@ pub(super) struct RawScenario {
     pub(super) serve: Option<RawServe>,
     pub(super) trees: Option<RawTrees>,
     pub(super) tune: Option<RawTune>,
+    pub(super) compare: Option<RawCompare>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCompare {
+    pub(super) baseline: String,
+    #[serde(default)]
+    pub(super) by: super::Pairing,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -6,6 +6,7 @@
 mod csv;
 mod error;
 mod file;
+mod json;
 mod parquet;
 
 pub use csv::{to_csv, write_csv};
@@ -15,8 +16,11 @@ pub(crate) use file::{sync_folder, write_whole};
 pub(crate) use parquet::{GroupWriter, TableFile};
 pub use parquet::{parquet_from_bytes, parquet_to_bytes, read_parquet, write_parquet};
 
+use serde::{Deserialize, Serialize};
+
 /// The values of one column. `None` means absent (an empty CSV field, a Parquet null).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Column {
     /// UTF-8 text.
     Text(Vec<Option<String>>),
@@ -68,12 +72,54 @@ impl Column {
         }
     }
 
+    /// The values in these rows, in their order.
+    fn take(&self, rows: &[usize]) -> Self {
+        fn picked<T: Clone>(values: &[Option<T>], rows: &[usize]) -> Vec<Option<T>> {
+            rows.iter().map(|&row| values.get(row).cloned().flatten()).collect()
+        }
+        match self {
+            Self::Text(values) => Self::Text(picked(values, rows)),
+            Self::Int(values) => Self::Int(picked(values, rows)),
+            Self::Real(values) => Self::Real(picked(values, rows)),
+            Self::Bool(values) => Self::Bool(picked(values, rows)),
+        }
+    }
+
+    /// A column of this kind (`text`, `int`, `bool`, anything else for reals); values of another kind are absent.
+    #[must_use]
+    pub fn of_kind(kind: &str, values: impl Iterator<Item = Value>) -> Self {
+        match kind {
+            "text" => {
+                Self::Text(values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect())
+            }
+            "int" => Self::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect()),
+            "bool" => {
+                Self::Bool(values.map(|v| if let Value::Bool(v) = v { Some(v) } else { None }).collect())
+            }
+            _ => Self::Real(values.map(|v| if let Value::Real(v) = v { Some(v) } else { None }).collect()),
+        }
+    }
+
     fn extend_absent(&mut self, count: usize) {
         match self {
             Self::Text(values) => values.resize(values.len() + count, None),
             Self::Int(values) => values.resize(values.len() + count, None),
             Self::Real(values) => values.resize(values.len() + count, None),
             Self::Bool(values) => values.resize(values.len() + count, None),
+        }
+    }
+
+    /// The value in `row`; absent when there is no such row.
+    #[must_use]
+    pub fn value(&self, row: usize) -> Value {
+        fn or_absent<T: Clone>(values: &[Option<T>], row: usize, wrap: impl Fn(T) -> Value) -> Value {
+            values.get(row).cloned().flatten().map_or(Value::Absent, wrap)
+        }
+        match self {
+            Self::Text(values) => or_absent(values, row, Value::Text),
+            Self::Int(values) => or_absent(values, row, Value::Int),
+            Self::Real(values) => or_absent(values, row, Value::Real),
+            Self::Bool(values) => or_absent(values, row, Value::Bool),
         }
     }
 
@@ -171,6 +217,13 @@ impl Table {
         Ok(())
     }
 
+    /// The table of these rows, in their order; a row that is not there is absent in every column.
+    #[must_use]
+    pub fn take(&self, rows: &[usize]) -> Self {
+        let columns = self.columns.iter().map(|column| column.take(rows)).collect();
+        Self { names: self.names.clone(), columns }
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -242,16 +295,7 @@ impl Table {
     /// The value in `row` of the column called `name`; absent when there is no such column or row.
     #[must_use]
     pub fn value(&self, name: &str, row: usize) -> Value {
-        fn or_absent<T: Clone>(values: &[Option<T>], row: usize, wrap: impl Fn(T) -> Value) -> Value {
-            values.get(row).cloned().flatten().map_or(Value::Absent, wrap)
-        }
-        match self.column(name) {
-            Some(Column::Text(values)) => or_absent(values, row, Value::Text),
-            Some(Column::Int(values)) => or_absent(values, row, Value::Int),
-            Some(Column::Real(values)) => or_absent(values, row, Value::Real),
-            Some(Column::Bool(values)) => or_absent(values, row, Value::Bool),
-            None => Value::Absent,
-        }
+        self.column(name).map_or(Value::Absent, |column| column.value(row))
     }
 
     fn mismatch(&self, name: &str, expected: &'static str, found: Option<&Column>) -> TableError {

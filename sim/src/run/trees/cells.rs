@@ -1,8 +1,10 @@
 //! One cell over branch trees: decisions about every problem, as a row of metrics.
 
-use super::super::study::Context;
-use crate::results::{Bootstrap, CellRow, SeriesRow, cell_id, sha256_hex};
-use crate::scenario::TreePlan;
+use super::super::context::Context;
+use super::super::eviction::unfinished;
+use super::tables;
+use crate::results::{Bootstrap, CellRow, Outcome, SeriesRow, cell_id, sha256_hex};
+use crate::scenario::{TreePlan, TreeStudy};
 use crate::table::Value;
 use crate::trees::{
     Choice, ProblemDecision, TreeError, TreeFacts, TreeModel, TreeStack, full_pipeline, replay_problem,
@@ -11,31 +13,32 @@ use crate::trees::{
 /// What all cells share.
 pub(super) struct Shared<'a> {
     pub(super) context: &'a Context<'a>,
+    pub(super) study: &'a TreeStudy,
     pub(super) trees: &'a [TreeFacts],
     pub(super) model: TreeModel,
     pub(super) bootstrap: Bootstrap,
 }
 
-/// A cell's row and what belongs to it.
-pub(super) struct Made {
-    pub(super) row: CellRow,
-    pub(super) series: Vec<SeriesRow>,
-    pub(super) problems: Vec<ProblemRow>,
-}
-
-/// One row of `problems`.
-pub(super) struct ProblemRow {
-    pub(super) cell: String,
-    pub(super) problem: u32,
-    pub(super) item: String,
-    pub(super) decision: ProblemDecision,
-    pub(super) full: Choice,
-    pub(super) layers: u16,
+/// Content hash of a cell.
+pub(super) fn id_of(context: &Context<'_>, study: &TreeStudy, plan: &TreePlan) -> String {
+    // A stack that cannot be built has no parameters but those that were asked for.
+    let swept = plan.stack.is_err().then_some(&plan.swept);
+    cell_id(&serde_json::json!({
+        "source": context.digest,
+        "problems": context.problems,
+        "study": "trees",
+        "stack": plan.label,
+        "params": plan.stack.as_ref().ok().map(TreeStack::params),
+        "swept": swept,
+        "seed": plan.seed,
+        "per_problem": study.per_problem,
+    }))
 }
 
 impl Shared<'_> {
-    pub(super) fn cell(&self, plan: &TreePlan, per_problem: bool) -> Made {
+    pub(super) fn cell(&self, plan: &TreePlan) -> Outcome {
         let mut row = self.context.keys("trees");
+        row.text("cell", id_of(self.context, self.study, plan));
         row.text("policy", plan.label.clone());
         row.int("sequences", 0);
         row.int("problems", i64::try_from(self.trees.len()).unwrap_or(i64::MAX));
@@ -48,24 +51,14 @@ impl Shared<'_> {
             Err(error) => {
                 let swept: Vec<String> =
                     plan.swept.iter().map(|(key, value)| format!("{key} {value}: ")).collect();
-                let id = cell_id(&serde_json::json!({ "study": "trees", "stack": plan.label, "at": swept }));
-                return unfinished(row, id, format!("{}{error}", swept.concat()));
+                return unfinished(row, "skipped", format!("{}{error}", swept.concat()));
             }
         };
-        let params = stack.params();
-        let id = cell_id(&serde_json::json!({
-            "source": self.context.digest,
-            "problems": self.trees.len(),
-            "study": "trees",
-            "stack": plan.label,
-            "params": params,
-            "seed": plan.seed,
-        }));
-        row.text("params", params.to_string());
+        row.text("params", stack.params().to_string());
         keys(&mut row, stack);
         match self.decide(stack, plan.seed.unwrap_or(0)) {
-            Err(error) => unfinished(row, id, error.to_string()),
-            Ok(decided) => self.finished(row, id, decided, per_problem),
+            Err(error) => unfinished(row, "skipped", error.to_string()),
+            Ok(decided) => self.finished(row, decided),
         }
     }
 
@@ -84,28 +77,21 @@ impl Shared<'_> {
         Ok(decided)
     }
 
-    fn finished(
-        &self,
-        mut row: CellRow,
-        id: String,
-        decided: Vec<(ProblemDecision, Choice)>,
-        per_problem: bool,
-    ) -> Made {
-        row.text("cell", id.clone());
+    fn finished(&self, mut row: CellRow, decided: Vec<(ProblemDecision, Choice)>) -> Outcome {
         row.text("status", "ok");
         row.text("log_digest", &sha256_hex(&log(&decided))[..16]);
         self.metrics(&mut row, &decided);
         let layers = self.model.layers;
+        let Value::Text(id) = row.get("cell") else { return Outcome::default() };
         let series = histogram(&id, layers, &decided);
-        let rows = decided.into_iter().zip(self.trees).map(|((decision, full), facts)| ProblemRow {
-            cell: id.clone(),
-            problem: facts.index,
-            item: facts.problem.item.clone(),
-            decision,
-            full,
-            layers,
-        });
-        Made { row, series, problems: if per_problem { rows.collect() } else { Vec::new() } }
+        let problems = if self.study.per_problem {
+            let rows = decided.iter().zip(self.trees);
+            rows.map(|((decision, full), facts)| tables::problem(&id, facts, decision, full, layers))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        Outcome { cell: Some(row), series, more: vec![("problems", problems)], ..Outcome::default() }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
@@ -210,13 +196,6 @@ fn keys(row: &mut CellRow, stack: &TreeStack) {
         row.real("epsilon", exit.epsilon);
         row.text("theta_unit", exit.unit.word());
     }
-}
-
-fn unfinished(mut row: CellRow, id: String, error: String) -> Made {
-    row.text("cell", id);
-    row.text("status", "skipped");
-    row.text("error", error);
-    Made { row, series: Vec::new(), problems: Vec::new() }
 }
 
 /// All decisions as bytes.

@@ -1,43 +1,53 @@
-//! The table `joint`: facts of every problem, from which any setting of a stack's thresholds follows without the trace.
+//! Rows of the table `joint`: facts of every problem, from which any setting of a stack's thresholds follows without the trace.
 
 use super::tables::{int, real, text};
-use crate::results::{JOINT_COLUMNS, cell_id, table_of};
+use crate::results::cell_id;
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::{BranchStops, JointFact, StepTable};
-use crate::table::{Table, TableError, Value};
+use crate::table::Value;
 use crate::trees::{TreeFacts, TreeModel, TreeStack};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Choices that are evaluated for the table at most: stacks beyond are left out, and a report says so.
 const MOST_CHOICES: u64 = 8_000_000;
 
-/// The facts of every stack with step functions, stacks in their order.
-pub(super) fn joint(
+/// The groups of cells whose facts are written: those with step functions, in the order of `groups`, as long as there is room.
+pub(super) fn included<'a>(
     study: &TreeStudy,
     plans: &[TreePlan],
-    groups: &BTreeMap<String, usize>,
+    groups: &[(&'a str, usize)],
     tables: &BTreeMap<&str, StepTable<'_>>,
-    (trees, model): (&[TreeFacts], TreeModel),
-) -> Result<Table, TableError> {
-    let mut order: Vec<(&str, usize)> = groups.iter().map(|(key, &at)| (key.as_str(), at)).collect();
-    order.sort_unstable_by_key(|&(_, at)| at);
-    let (mut rows, mut room) = (Vec::new(), MOST_CHOICES);
-    for (key, at) in order {
+) -> BTreeSet<&'a str> {
+    let (mut included, mut room) = (BTreeSet::new(), MOST_CHOICES);
+    for &(key, at) in groups {
         let (Some(steps), Ok(stack)) = (tables.get(key), &plans[at].stack) else { continue };
         let cost = steps.export_cost();
         if cost > room || !study.steps.iter().any(|axis| axis.applies_to(stack)) {
             continue;
         }
         room -= cost;
-        let keys = keys(key, &plans[at].label, stack, model);
-        for fact in steps.export() {
-            let mut row = keys.clone();
-            row.extend(values(&fact, &trees[fact.problem]));
-            rows.push(row);
-        }
+        included.insert(key);
     }
-    table_of(JOINT_COLUMNS, &rows)
+    included
+}
+
+/// The rows of a group of cells, whose first one is `plan`.
+pub(super) fn facts(
+    plan: &TreePlan,
+    key: &str,
+    steps: &StepTable<'_>,
+    trees: &[TreeFacts],
+    model: TreeModel,
+) -> Vec<Vec<Value>> {
+    let Ok(stack) = &plan.stack else { return Vec::new() };
+    let keys = keys(key, &plan.label, stack, model);
+    let row = |fact: JointFact| {
+        let mut row = keys.clone();
+        row.extend(values(&fact, &trees[fact.problem]));
+        row
+    };
+    steps.export().into_iter().map(row).collect()
 }
 
 fn keys(key: &str, label: &str, stack: &TreeStack, model: TreeModel) -> Vec<Value> {

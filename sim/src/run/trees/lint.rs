@@ -1,45 +1,57 @@
 //! Thresholds over branch trees that can never act, decide nothing, or repeat one another, with the number that shows it.
 
+use super::super::repeats::Place;
 use super::tables::group_key;
 use crate::num;
-use crate::results::CellRow;
+use crate::results::{CellRow, NOTES, cell_id};
 use crate::scenario::TreePlan;
 use crate::steps::{Axis, Setting, StepTable};
 use crate::trees::{TreeModel, TreeStack};
 use std::collections::BTreeMap;
 
-/// Writes the findings into the rows of `plans`.
-pub(super) fn note(
-    plans: &[TreePlan],
-    tables: &BTreeMap<&str, StepTable<'_>>,
+/// What the findings about one cell are taken from. Whether it repeats another is left to [`super::super::repeats`].
+pub(super) struct Lint<'a> {
+    tables: &'a BTreeMap<&'a str, StepTable<'a>>,
     model: TreeModel,
-    rows: &mut [CellRow],
-) {
-    // (group, axis) → observed values and the thresholds seen so far.
-    let mut seen: BTreeMap<(String, Axis), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-    for (plan, row) in plans.iter().zip(rows) {
-        let Ok(stack) = &plan.stack else { continue };
+    /// (group, axis) → observed values, rising.
+    observed: BTreeMap<(&'a str, Axis), Vec<f64>>,
+}
+
+impl<'a> Lint<'a> {
+    pub(super) fn of(tables: &'a BTreeMap<&'a str, StepTable<'a>>, model: TreeModel) -> Self {
+        let keys = tables.iter().flat_map(|(key, table)| Axis::ALL.map(|axis| (*key, axis, table)));
+        let observed = keys.map(|(key, axis, table)| ((key, axis), table.observed(axis))).collect();
+        Self { tables, model, observed }
+    }
+
+    /// Writes the findings about `plan` into its row, and where its thresholds lie.
+    pub(super) fn note(&self, plan: &TreePlan, row: &mut CellRow) {
+        let Ok(stack) = &plan.stack else { return };
         let key = group_key(&plan.label, stack);
-        let Some(table) = tables.get(key.as_str()) else { continue };
-        let setting = Setting::of(stack, model.vocab);
-        let mut findings = Vec::new();
+        let Some(table) = self.tables.get(key.as_str()) else { return };
+        let setting = Setting::of(stack, self.model.vocab);
+        let (mut findings, mut places) = (Vec::new(), Vec::new());
         for axis in Axis::ALL.into_iter().filter(|axis| axis.applies_to(stack)) {
-            let (observed, known) =
-                seen.entry((key.clone(), axis)).or_insert_with(|| (table.observed(axis), Vec::new()));
+            let Some(observed) = self.observed.get(&(key.as_str(), axis)) else { continue };
             let value = setting.get(axis);
-            match alone(axis, value, observed, model) {
-                Some(finding) => findings.push(finding),
-                None => findings.extend(undecisive(axis, table, &setting)),
-            }
-            findings.extend(repeated(axis, value, observed, known));
-            if !known.iter().any(|other| other.total_cmp(&value).is_eq()) {
-                known.push(value);
-            }
+            findings.extend(
+                alone(axis, value, observed, self.model).or_else(|| undecisive(axis, table, &setting)),
+            );
+            let rank = observed.partition_point(|&edge| edge < value);
+            places.push(Place {
+                group: cell_id(&serde_json::json!(key)),
+                axis: axis.word().to_owned(),
+                value,
+                rank,
+                below: rank.checked_sub(1).and_then(|at| observed.get(at)).copied(),
+                above: observed.get(rank).copied(),
+            });
         }
         findings.extend(rules(stack));
         if !findings.is_empty() {
             row.text("lint", findings.join("; "));
         }
+        row.text(NOTES, serde_json::to_string(&places).unwrap_or_default());
     }
 }
 
@@ -97,22 +109,6 @@ fn undecisive(axis: Axis, table: &StepTable<'_>, setting: &Setting) -> Option<St
             table.problems()
         )
     })
-}
-
-/// Whether an earlier threshold lies between the same pair of observed values.
-fn repeated(axis: Axis, value: f64, observed: &[f64], known: &[f64]) -> Option<String> {
-    let rank = |x: f64| observed.partition_point(|&edge| edge < x);
-    let other = known.iter().find(|other| other.total_cmp(&value).is_ne() && rank(**other) == rank(value))?;
-    let at = rank(value);
-    let edge = |at: Option<usize>| {
-        at.and_then(|at| observed.get(at)).map_or("no bound".to_owned(), |edge| format!("{edge:.4}"))
-    };
-    Some(format!(
-        "{} {value} repeats {other}: no observed value lies between them (neighbours {} and {})",
-        axis.word(),
-        edge(at.checked_sub(1)),
-        edge(Some(at))
-    ))
 }
 
 /// Rule A under rule B: with both in use, rule A decides only above a confidence.

@@ -6,44 +6,43 @@ mod lint;
 mod tables;
 
 use super::RunError;
-use super::study::Context;
-use crate::results::{Bootstrap, CellRow, SeriesRow};
+use super::context::Context;
+use super::study::{Finished, unit};
+use crate::results::{Bootstrap, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::StepTable;
-use crate::table::Table;
-use crate::trace::TraceSource;
 use crate::trees::{TreeFacts, TreeModel};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// What a study of branch trees gives.
-pub(super) struct TreeResults {
-    pub(super) cells: Vec<CellRow>,
-    pub(super) series: Vec<SeriesRow>,
-    pub(super) tables: Vec<(String, Table)>,
-}
-
 /// Rows of `problems` that a table may have.
 const MOST_ROWS: usize = 2_000_000;
 
-/// Problems that are read.
-fn count(source: &dyn TraceSource, limit: Option<u32>) -> u32 {
-    source.problems().min(limit.unwrap_or(u32::MAX))
+/// Cells that differ in thresholds only share a step table: the place of the first of them, by what they have in common.
+fn groups(plans: &[TreePlan]) -> BTreeMap<String, usize> {
+    let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+    for (at, plan) in plans.iter().enumerate() {
+        if let Ok(stack) = &plan.stack {
+            groups.entry(tables::group_key(&plan.label, stack)).or_insert(at);
+        }
+    }
+    groups
 }
 
-/// Units of work: problems read, then cells.
-pub(super) fn units(plans: &[TreePlan], source: &dyn TraceSource, limit: Option<u32>) -> u64 {
-    if plans.is_empty() { 0 } else { u64::from(count(source, limit)) + plans.len() as u64 }
+/// The same in the order of the first cells.
+fn ordered(groups: &BTreeMap<String, usize>) -> Vec<(&str, usize)> {
+    let mut order: Vec<(&str, usize)> = groups.iter().map(|(key, &at)| (key.as_str(), at)).collect();
+    order.sort_unstable_by_key(|&(_, at)| at);
+    order
 }
 
-/// Rows, series and tables of the cells over branch trees.
-pub(super) fn run(
+/// One unit a cell, then one for the step functions of each group of cells.
+pub(super) fn units(
     context: &Context<'_>,
     study: &TreeStudy,
-    plans: Vec<TreePlan>,
-    limit: Option<u32>,
-) -> Result<TreeResults, RunError> {
-    let problems = count(context.source, limit);
+    plans: &[TreePlan],
+) -> Result<Vec<Unit>, RunError> {
+    let problems = context.problems;
     if problems == 0 {
         return Err(RunError::NoProblems { source_name: context.source.name().to_owned() });
     }
@@ -54,7 +53,43 @@ pub(super) fn run(
             most: MOST_ROWS,
         });
     }
-    let trees: Vec<TreeFacts> = (0..problems)
+    let cell = |plan: &TreePlan| {
+        let swept: Vec<String> = plan.swept.iter().map(|(key, value)| format!("  {key} {value}")).collect();
+        let seed = plan.seed.map_or_else(String::new, |seed| format!("  seed {seed}"));
+        let label = format!("{}{}{seed}", plan.label, swept.concat());
+        let refused = plan.stack.as_ref().err().map(ToString::to_string);
+        Unit { refused, ..unit(cells::id_of(context, study, plan), Section::Trees, UnitKind::Cell, label) }
+    };
+    let mut units: Vec<Unit> = plans.iter().map(cell).collect();
+    let groups = groups(plans);
+    let mut before: Vec<&str> = Vec::new();
+    for (key, at) in ordered(&groups) {
+        let Ok(stack) = &plans[at].stack else { continue };
+        let id = cell_id(&serde_json::json!({
+            "source": context.digest,
+            "problems": problems,
+            "study": "steps",
+            "group": key,
+            "around": stack.params(),
+            "axes": study.steps,
+            // They have had their share of what `joint` may cost.
+            "before": before,
+        }));
+        before.push(key);
+        units.push(unit(id, Section::Trees, UnitKind::Steps, format!("{}  step functions", plans[at].label)));
+    }
+    Ok(units)
+}
+
+/// Runs the units in `batches`; problems are read once for all of them.
+pub(super) fn run(
+    context: &Context<'_>,
+    study: &TreeStudy,
+    plans: &[TreePlan],
+    batches: &[Vec<usize>],
+    keep: Finished<'_>,
+) -> Result<(), RunError> {
+    let trees: Vec<TreeFacts> = (0..context.problems)
         .into_par_iter()
         .map(|index| {
             let facts = TreeFacts::new(index, context.source.problem(index)?);
@@ -64,49 +99,47 @@ pub(super) fn run(
         .collect::<Result<_, RunError>>()?;
     let model = TreeModel { layers: context.shape.layers, vocab: context.shape.vocab };
     let bootstrap = Bootstrap::by_item(trees.iter().map(|facts| facts.problem.item.as_str()));
-    let shared = cells::Shared { context, trees: &trees, model, bootstrap };
-
-    // Cells that differ in thresholds only share a step table.
-    let mut groups: BTreeMap<String, usize> = BTreeMap::new();
-    for (at, plan) in plans.iter().enumerate() {
-        if let Ok(stack) = &plan.stack {
-            groups.entry(tables::group_key(&plan.label, stack)).or_insert(at);
-        }
-    }
-    let tables_of: BTreeMap<&str, StepTable<'_>> = groups
-        .iter()
-        .filter_map(|(key, &at)| {
+    let shared = cells::Shared { context, study, trees: &trees, model, bootstrap };
+    let groups = groups(plans);
+    let order = ordered(&groups);
+    let tables_of: BTreeMap<&str, StepTable<'_>> = order
+        .par_iter()
+        .filter_map(|&(key, at)| {
             let stack = plans[at].stack.as_ref().ok()?;
             // A stack without step functions, or a trace without what they need, has none; its cells say why.
-            StepTable::build(&trees, stack, model).ok().map(|table| (key.as_str(), table))
+            StepTable::build(&trees, stack, model).ok().map(|table| (key, table))
         })
         .collect();
-    let made: Vec<cells::Made> = plans
-        .par_iter()
-        .map(|plan| {
-            let made = shared.cell(plan, study.per_problem);
+    let joint = joint::included(study, plans, &order, &tables_of);
+    let lint = lint::Lint::of(&tables_of, model);
+    let units = units(context, study, plans)?;
+    for batch in batches {
+        let outcome = |&at: &usize| {
+            let mut outcome = match plans.get(at) {
+                Some(plan) => {
+                    let mut outcome = shared.cell(plan);
+                    if let Some(row) = &mut outcome.cell {
+                        lint.note(plan, row);
+                    }
+                    outcome
+                }
+                None => {
+                    let (key, first) = order[at - plans.len()];
+                    let mut more = Vec::new();
+                    if let Some(table) = tables_of.get(key) {
+                        more.push(("steps", tables::steps(study, &plans[first], key, table, model)));
+                        if joint.contains(key) {
+                            more.push(("joint", joint::facts(&plans[first], key, table, &trees, model)));
+                        }
+                    }
+                    Outcome { more, ..Outcome::default() }
+                }
+            };
+            outcome.id.clone_from(&units[at].id);
             context.advance();
-            made
-        })
-        .collect();
-    let mut results = TreeResults { cells: Vec::new(), series: Vec::new(), tables: Vec::new() };
-    let mut per_problem = Vec::new();
-    for cell in made {
-        results.cells.push(cell.row);
-        results.series.extend(cell.series);
-        per_problem.extend(cell.problems);
+            outcome
+        };
+        keep(batch.par_iter().map(outcome).collect())?;
     }
-    lint::note(&plans, &tables_of, model, &mut results.cells);
-    if study.per_problem {
-        results.tables.push(("problems".to_owned(), tables::problems(&per_problem)?));
-    }
-    let steps = tables::steps(study, &plans, &groups, &tables_of, model)?;
-    if steps.rows() > 0 {
-        results.tables.push(("steps".to_owned(), steps));
-    }
-    let joint = joint::joint(study, &plans, &groups, &tables_of, (&trees, model))?;
-    if joint.rows() > 0 {
-        results.tables.push(("joint".to_owned(), joint));
-    }
-    Ok(results)
+    Ok(())
 }

@@ -1,13 +1,11 @@
-//! The tables `problems` and `steps`.
+//! Rows of the tables `problems` and `steps`.
 
-use super::cells::{ProblemRow, exited, run, shared};
-use crate::results::table_of as table;
-use crate::results::{PROBLEM_COLUMNS, STEP_COLUMNS, cell_id};
+use super::cells::{exited, run, shared};
+use crate::results::cell_id;
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::{Setting, Step, StepTable};
-use crate::table::{Table, TableError, Value};
-use crate::trees::{TreeModel, TreeStack};
-use std::collections::BTreeMap;
+use crate::table::Value;
+use crate::trees::{Choice, ProblemDecision, TreeFacts, TreeModel, TreeStack};
 
 /// Everything about a stack but its thresholds, as text.
 pub(super) fn group_key(label: &str, stack: &TreeStack) -> String {
@@ -45,64 +43,61 @@ fn bool(value: Option<bool>) -> Value {
     value.map_or(Value::Absent, Value::Bool)
 }
 
-/// One row a cell and problem.
-pub(super) fn problems(rows: &[ProblemRow]) -> Result<Table, TableError> {
-    let row = |row: &ProblemRow| {
-        let decision = &row.decision;
-        vec![
-            text(Some(&row.cell)),
-            int(u64::from(row.problem)),
-            text(Some(&row.item)),
-            int(decision.branches.len() as u64),
-            int(shared(decision)),
-            int(decision.work.prompt_tokens.1),
-            bool(Some(decision.skipped)),
-            int(exited(decision, row.layers)),
-            int(run(decision)),
-            int(decision.work.generated.0),
-            decision.choice.winner.map_or(Value::Absent, |winner| int(winner as u64)),
-            text(decision.choice.answer.as_deref()),
-            bool(decision.choice.correct),
-            text(row.full.answer.as_deref()),
-            bool(row.full.correct),
-        ]
-    };
-    table(PROBLEM_COLUMNS, &rows.iter().map(row).collect::<Vec<_>>())
+/// A row of `problems`.
+pub(super) fn problem(
+    cell: &str,
+    facts: &TreeFacts,
+    decision: &ProblemDecision,
+    full: &Choice,
+    layers: u16,
+) -> Vec<Value> {
+    vec![
+        text(Some(cell)),
+        int(u64::from(facts.index)),
+        text(Some(&facts.problem.item)),
+        int(decision.branches.len() as u64),
+        int(shared(decision)),
+        int(decision.work.prompt_tokens.1),
+        bool(Some(decision.skipped)),
+        int(exited(decision, layers)),
+        int(run(decision)),
+        int(decision.work.generated.0),
+        decision.choice.winner.map_or(Value::Absent, |winner| int(winner as u64)),
+        text(decision.choice.answer.as_deref()),
+        bool(decision.choice.correct),
+        text(full.answer.as_deref()),
+        bool(full.correct),
+    ]
 }
 
-/// The step functions of every group of cells, around the thresholds of its first cell.
+/// The rows of `steps` of a group of cells: step functions around the thresholds of its first cell, `plan`.
 pub(super) fn steps(
     study: &TreeStudy,
-    plans: &[TreePlan],
-    groups: &BTreeMap<String, usize>,
-    tables: &BTreeMap<&str, StepTable<'_>>,
+    plan: &TreePlan,
+    key: &str,
+    table: &StepTable<'_>,
     model: TreeModel,
-) -> Result<Table, TableError> {
-    let mut order: Vec<(&str, usize)> = groups.iter().map(|(key, &at)| (key.as_str(), at)).collect();
-    order.sort_unstable_by_key(|&(_, at)| at);
+) -> Vec<Vec<Value>> {
+    let Ok(stack) = &plan.stack else { return Vec::new() };
+    let base = Setting::of(stack, model.vocab);
+    let group = cell_id(&serde_json::json!(key));
+    let params = stack.params().to_string();
     let mut rows = Vec::new();
-    for (key, at) in order {
-        let (Some(steps), Ok(stack)) = (tables.get(key), &plans[at].stack) else { continue };
-        let base = Setting::of(stack, model.vocab);
-        let group = cell_id(&serde_json::json!(key));
-        let params = stack.params().to_string();
-        for &axis in study.steps.iter().filter(|axis| axis.applies_to(stack)) {
-            for step in steps.along(axis, &base) {
-                let mut row = vec![
-                    text(Some(&plans[at].label)),
-                    text(Some(&group)),
-                    text(Some(&params)),
-                    text(Some(axis.word())),
-                ];
-                row.extend(
-                    [base.tau, base.tau_conf, base.margin, base.theta, base.epsilon].map(|x| real(Some(x))),
-                );
-                row.extend(step_values(steps, &step));
-                rows.push(row);
-            }
+    for &axis in study.steps.iter().filter(|axis| axis.applies_to(stack)) {
+        for step in table.along(axis, &base) {
+            let mut row = vec![
+                text(Some(&plan.label)),
+                text(Some(&group)),
+                text(Some(&params)),
+                text(Some(axis.word())),
+            ];
+            let thresholds = [base.tau, base.tau_conf, base.margin, base.theta, base.epsilon];
+            row.extend(thresholds.map(|x| real(Some(x))));
+            row.extend(step_values(table, &step));
+            rows.push(row);
         }
     }
-    table(STEP_COLUMNS, &rows)
+    rows
 }
 
 fn step_values(table: &StepTable<'_>, step: &Step) -> Vec<Value> {

@@ -1,0 +1,73 @@
+//! Thresholds of a study that repeat one another: no observed value lies between them.
+//!
+//! A cell notes between which observed values each of its thresholds lies; whether another cell of the study lies there too is seen
+//! when all cells are together, so that a row does not depend on what it is run with.
+
+use crate::results::NOTES;
+use crate::table::{Column, Table, TableError, Value};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Where a threshold of a cell lies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Place {
+    /// What is equal in cells that differ in thresholds only.
+    pub(super) group: String,
+    /// The threshold's name.
+    pub(super) axis: String,
+    /// Its value.
+    pub(super) value: f64,
+    /// Observed values below it.
+    pub(super) rank: usize,
+    /// The largest of them; absent when there is none.
+    pub(super) below: Option<f64>,
+    /// The smallest observed value that is not below it; absent when there is none.
+    pub(super) above: Option<f64>,
+}
+
+impl Place {
+    fn note(&self, other: f64) -> String {
+        let edge = |at: Option<f64>| at.map_or("no bound".to_owned(), |edge| format!("{edge:.4}"));
+        format!(
+            "{} {} repeats {other}: no observed value lies between them (neighbours {} and {})",
+            self.axis,
+            self.value,
+            edge(self.below),
+            edge(self.above)
+        )
+    }
+}
+
+/// `cells` with what they repeat added to their lint. An earlier cell is repeated by a later one.
+pub(super) fn noted(cells: &Table) -> Result<Table, TableError> {
+    let Ok(notes) = cells.text(NOTES) else { return Ok(cells.clone()) };
+    // (group, axis, rank) → at most two different values: enough to find one that differs from any.
+    let mut known: BTreeMap<(String, String, usize), Vec<f64>> = BTreeMap::new();
+    let mut lint = Vec::with_capacity(cells.rows());
+    for (row, note) in notes.iter().enumerate() {
+        let mut findings = match cells.value("lint", row) {
+            Value::Text(found) => vec![found],
+            _ => Vec::new(),
+        };
+        let places: Vec<Place> =
+            note.as_ref().and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
+        for place in places {
+            let values = known.entry((place.group.clone(), place.axis.clone(), place.rank)).or_default();
+            let is_other = |other: &&f64| other.total_cmp(&place.value).is_ne();
+            findings.extend(values.iter().find(is_other).map(|&other| place.note(other)));
+            if values.len() < 2 && values.iter().all(|value| is_other(&value)) {
+                values.push(place.value);
+            }
+        }
+        lint.push(if findings.is_empty() { Value::Absent } else { Value::Text(findings.join("; ")) });
+    }
+    let mut noted = Table::new();
+    for (name, column) in cells.names().iter().zip(cells.columns()) {
+        if name != "lint" {
+            noted.push(name, column.clone())?;
+        }
+    }
+    noted.push("lint", Column::of_kind("text", lint.into_iter()))?;
+    Ok(noted)
+}

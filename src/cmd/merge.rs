@@ -1,0 +1,82 @@
+//! `kvlab merge`: the parts of a sweep that ran in shards, put together.
+
+use super::status::plan_in;
+use super::study;
+use crate::exit::{CliError, Done};
+use crate::output::news;
+use kvlab_sim::results::{Parts, Standing, StudyPlan};
+use kvlab_sim::run::{Shard, assemble};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Put the parts of a sweep together that was run in shards, from one shared folder or from several.
+///
+/// The tables are those of a run in one piece, byte for byte. Scenario and trace are not needed. Cells that are missing are told
+/// with the shard that they belong to, nothing is written then, and the exit code is 4.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: kvlab merge study --out study")]
+pub(crate) struct Args {
+    /// Folders that `kvlab sweep --shard i/n --out` wrote to
+    #[arg(required = true, value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// Folder for the result tables; it may be one of the others
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Write the tables of what is there when cells are missing
+    #[arg(long)]
+    partial: bool,
+    /// Also write cells.csv and series.csv
+    #[arg(long)]
+    csv: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    study::check_folder(&args.out)?;
+    let mut plan: Option<StudyPlan> = None;
+    let mut parts = Vec::new();
+    for folder in &args.folders {
+        let found = plan_in(folder)?;
+        if plan.as_ref().is_some_and(|first| !first.is_same_study(&found)) {
+            let first = args.folders[0].display();
+            let reason = format!("its plan.json is of another study than that in {first}");
+            return Err(CliError::Invalid { path: folder.clone(), reason });
+        }
+        plan.get_or_insert(found);
+        let read = Parts::read(folder)?;
+        for (path, reason) in &read.damaged {
+            news(&format!("{} is damaged and left out: {reason}", path.display()));
+        }
+        parts.extend(read.whole);
+    }
+    let Some(plan) = plan else { return Ok(Done::All) };
+    let standing = Standing::of(&plan, &parts);
+    if standing.foreign > 0 {
+        news(&format!("{} cells in the parts are of other studies and left out", standing.foreign));
+    }
+    if !standing.missing.is_empty() {
+        news(&missing(&plan, &standing));
+        if !args.partial {
+            news("nothing was written; --partial writes what is there");
+            return Ok(Done::Partly);
+        }
+    }
+    let results = assemble(&plan, &parts)?;
+    study::write(&results, &args.out, args.csv)?;
+    let done = study::outcome(&results);
+    Ok(if standing.missing.is_empty() { done } else { Done::Partly })
+}
+
+/// `14 of 96 cells are missing: 10 of shard 3/7, 4 of shard 5/7`.
+fn missing(plan: &StudyPlan, standing: &Standing) -> String {
+    let mut by_shard: BTreeMap<u32, usize> = BTreeMap::new();
+    for &place in &standing.missing {
+        *by_shard.entry(Shard::of(&plan.units, place, plan.shards).index).or_default() += 1;
+    }
+    let by_shard: Vec<String> = by_shard
+        .iter()
+        .map(|(&index, units)| format!("{units} of shard {}", Shard { index, count: plan.shards.max(1) }))
+        .collect();
+    let units = plan.units.len();
+    format!("{} of {units} units are missing: {}", standing.missing.len(), by_shard.join(", "))
+}
