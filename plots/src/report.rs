@@ -4,6 +4,7 @@
 
 mod answer;
 mod cells;
+mod fidelity;
 mod figures;
 mod findings;
 mod html;
@@ -62,6 +63,7 @@ pub fn render_report(results: &Results) -> String {
     page.push_str("</section>\n");
     page.push_str(&how_to_read(results));
     page.push_str(&sliders::section(results));
+    page.push_str(&fidelity::section(results));
     page.push_str(&figures.html);
     page.push_str(&findings::section(results));
     page.push_str(&cells::section(results));
@@ -74,6 +76,7 @@ pub fn render_report(results: &Results) -> String {
 fn contents(results: &Results, shown: &[crate::figure::Section]) -> String {
     let mut links = vec![("how-to-read".to_owned(), "How to read")];
     links.extend(sliders::has_any(results).then(|| ("thresholds".to_owned(), "Try thresholds")));
+    links.extend(fidelity::has_any(results).then(|| ("fidelity".to_owned(), "Replay against runs")));
     links.extend(shown.iter().map(|&section| (figures::anchor(section), section.title())));
     links.extend([
         ("findings".to_owned(), "Findings"),
