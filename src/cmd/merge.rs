@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Write the tables of what is there when cells are missing
     #[arg(long)]
     partial: bool,
+    /// Add `predicted_accuracy`, as `kvlab sweep --predict` does
+    #[arg(long, value_name = "FILE")]
+    predict: Option<PathBuf>,
     /// Also write cells.csv and series.csv
     #[arg(long)]
     csv: bool,
@@ -61,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             return Ok(Done::Partly);
         }
     }
-    let results = assemble(&plan, &parts)?;
+    let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
     study::write(&results, &args.out, args.csv)?;
     let done = study::outcome(&results);
     Ok(if standing.missing.is_empty() { done } else { Done::Partly })

@@ -3,6 +3,7 @@
 use crate::exit::{CliError, Done};
 use crate::output::news;
 use crate::progress::Bars;
+use kvlab_sim::fidelity::{Predictor, predict_cells};
 use kvlab_sim::results::{self, Formats, Results, SourceInfo};
 use kvlab_sim::run::{RunOptions, source_info, study};
 use kvlab_sim::scenario::Scenario;
@@ -31,6 +32,9 @@ pub(crate) const SHOWN: &[&str] = &[
     "epsilon",
     "seed",
     "status",
+    "predicted_accuracy",
+    "predicted_accuracy_lo",
+    "predicted_accuracy_hi",
     "tree_accuracy",
     "tree_accuracy_lo",
     "tree_accuracy_hi",
@@ -110,6 +114,27 @@ pub(crate) fn info(trace: &Trace) -> SourceInfo {
     source_info(trace, &manifest.model.name, provider)
 }
 
+/// The results with `predicted_accuracy` by the predictor in the file `predictor`, where one is given.
+pub(crate) fn with_predictions(results: Results, predictor: Option<&Path>) -> Result<Results, CliError> {
+    let Some(path) = predictor else { return Ok(results) };
+    let invalid = |reason: String| CliError::Invalid { path: path.to_owned(), reason };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| CliError::Io { path: path.to_owned(), source })?;
+    let predictor = Predictor::from_json(&text).map_err(|error| invalid(error.to_string()))?;
+    if predictor.outcome != "accuracy" {
+        let found = predictor.outcome;
+        return Err(invalid(format!("it predicts {found}: fit one without --forced-only, for accuracy")));
+    }
+    for source in &results.manifest.sources {
+        if source.model != predictor.model_name() {
+            let (of, trace) = (predictor.model_name(), &source.model);
+            return Err(invalid(format!("it was fitted on the model {of}, and the trace is of {trace}")));
+        }
+    }
+    let cells = predict_cells(&results.cells, &predictor)?;
+    Ok(Results { cells, ..results })
+}
+
 /// Writes the tables and says where they are.
 pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<(), CliError> {
     check_folder(folder)?;
@@ -121,6 +146,15 @@ pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<
 
 /// Whether every cell is there; says which are not.
 pub(crate) fn outcome(results: &Results) -> Done {
+    let generated = (0..results.cells.rows())
+        .filter(|&row| results.cells.value("synthetic", row) == Value::Bool(true))
+        .count();
+    if generated > 0 {
+        news(&format!(
+            "synthetic: {generated} of {} cells are of generated data, not of a model",
+            results.cells.rows()
+        ));
+    }
     let mut missing = 0;
     for row in 0..results.cells.rows() {
         if results.cells.value("status", row) != Value::Text("ok".to_owned()) {

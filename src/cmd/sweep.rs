@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Also write cells.csv and series.csv
     #[arg(long)]
     csv: bool,
+    /// Add `predicted_accuracy` with an interval to eviction cells, by the predictor.json of `kvlab fidelity` on the same model: a proxy, absent
+    /// outside of what it was fitted on
+    #[arg(long, value_name = "FILE", conflicts_with = "shard")]
+    predict: Option<PathBuf>,
     /// Print the cells and what would be read, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -87,6 +91,10 @@ pub(crate) fn with_source<T>(
     scenario: &Scenario,
     work: impl FnOnce(&dyn TraceSource, SourceInfo) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
+    if let Some(trace) = trace.filter(|_| scenario.needs_no_trace()) {
+        let reason = format!("it reads no trace: leave out --trace {}", trace.display());
+        return Err(CliError::Invalid { path: path.to_owned(), reason });
+    }
     match trace.map(Trace::open).transpose()? {
         Some(trace) => work(&trace, study::info(&trace)),
         None if scenario.needs_no_trace() => work(&Generated, source_info(&Generated, "generated", "")),
@@ -118,7 +126,10 @@ fn over(
                 Ok(())
             })
         })?;
-        return shown(args, &assemble(&study.plan(&command, 1), &parts)?);
+        return shown(
+            args,
+            &study::with_predictions(assemble(&study.plan(&command, 1), &parts)?, args.predict.as_deref())?,
+        );
     };
     study::check_folder(out)?;
     let shard = shard::chosen(args.shard)?;
@@ -164,7 +175,7 @@ fn over(
     })?;
     plan.save(out)?;
     if shard.count == 1 {
-        let results = assemble(&plan, &parts)?;
+        let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
         study::write(&results, out, args.csv)?;
         return shown(args, &results);
     }

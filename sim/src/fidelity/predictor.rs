@@ -152,6 +152,12 @@ impl Predictor {
         Ok(Prediction { value, low: low.min(value), high: high.max(value) })
     }
 
+    /// The model that it was fitted on, by name.
+    #[must_use]
+    pub fn model_name(&self) -> &str {
+        self.model.rsplit_once(' ').map_or(self.model.as_str(), |(name, _)| name)
+    }
+
     /// The curve's knots: proxy as its metric defines it, and outcome.
     pub fn knots(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         self.curve.knots().map(|(x, y)| (x * self.sign, y))

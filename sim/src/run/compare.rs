@@ -152,7 +152,6 @@ impl Resamples {
 }
 
 /// Sets the columns of one metric; gives a warning when the items are too few to tell.
-#[expect(clippy::cast_precision_loss, reason = "counts of items")]
 fn pair(
     row: &mut CellRow,
     metric: &str,

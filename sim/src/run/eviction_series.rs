@@ -25,9 +25,11 @@ pub(super) fn output_error(outcome: &SequenceOutcome) -> Option<f64> {
 #[expect(clippy::cast_precision_loss, reason = "sequences of an item are few")]
 pub(super) fn items(cell: &str, context: &Context<'_>, outcomes: &[&SequenceOutcome]) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
-    let of: [(&str, &dyn Fn(&SequenceOutcome) -> Option<f64>); 2] =
-        [("attn_mass_recall", &|outcome| recall(context, outcome)), ("attn_output_error", &output_error)];
-    for (metric, of) in of {
+    for metric in ["attn_mass_recall", "attn_output_error"] {
+        let of = |outcome: &SequenceOutcome| match metric {
+            "attn_mass_recall" => recall(context, outcome),
+            _ => output_error(outcome),
+        };
         // In the order of the items' first sequences.
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         let mut items: Vec<(&str, Vec<f64>)> = Vec::new();
