@@ -72,6 +72,8 @@ def opened(browser, path, report, **options):
     """A page without network, with everything that it complains about."""
     context = browser.new_context(offline=True, **options)
     page = context.new_page()
+    # A busy machine is no fault of the page.
+    page.set_default_timeout(180_000)
     said = []
     page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: said.append(str(error)))
