@@ -90,7 +90,8 @@ impl Scenario {
     #[must_use]
     pub fn needs_no_trace(&self) -> bool {
         let is_generated = |pool: &PoolStudy| matches!(pool.stream, StreamChoice::Generated { .. });
-        self.eviction.is_none() && self.exit.is_none() && self.pool.as_ref().is_none_or(is_generated)
+        let reads = self.eviction.is_some() || self.exit.is_some() || self.trees.is_some();
+        !reads && self.pool.as_ref().is_none_or(is_generated)
     }
 }
 
