@@ -194,6 +194,15 @@ fn words(report: &TuneReport) -> String {
             dropped.reason
         ));
     }
+    for unrun in &report.searched.unrun {
+        line(format!(
+            "  cannot run on {} of {} problems, each a whole loss: {}: {}",
+            unrun.problems,
+            unrun.of,
+            setting(&unrun.setting),
+            unrun.reason
+        ));
+    }
     for note in &report.notes {
         line(format!("note: {note}"));
     }
@@ -230,6 +239,9 @@ fn words(report: &TuneReport) -> String {
             "\nOn {}{kind}: {} problems, {} of them in the first trace too (measured, not guaranteed)",
             transfer.source, transfer.problems, transfer.shared_problems
         ));
+        if let Some(reason) = transfer.unrun.first() {
+            line(format!("  cannot run on {} of them, each a whole loss: {reason}", transfer.unrun.len()));
+        }
         transfer.measured.iter().for_each(|measured| line(measurement(measured)));
     }
     if let Some(chosen) = &report.chosen {

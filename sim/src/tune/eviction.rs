@@ -4,7 +4,7 @@
 
 use super::choose::Goal;
 use super::measured::{Kind, Measured, Sums, Term};
-use super::report::{Dropped, Searched, Setting as Named};
+use super::report::{Dropped, Searched, Setting as Named, Unrun};
 use super::study::{Elsewhere, Study, metrics_of};
 use super::{Split, TuneError, yaml};
 use crate::metrics::{METRICS, Scope, metric};
@@ -271,6 +271,48 @@ fn items(
     Ok((ids, of))
 }
 
+/// What a problem counts as on which a setting cannot run. Such a problem must not take the setting out of the race: that would be a choice by
+/// the problems that the setting is tested on, and the guarantee would be one about the problems on which it happens to run.
+#[derive(Clone, Copy)]
+struct WholeLoss<'a> {
+    objective: &'a Objective,
+    constraints: &'a [Constraint],
+    kinds: &'a [Kind],
+}
+
+impl WholeLoss<'_> {
+    /// `[metric]`: the worst value of each constraint's metric, none better than the full cache's in the objective, and nothing in the rest.
+    fn terms(self, anchor: Option<&[Term]>) -> Vec<Term> {
+        let worst = |is_high_bad: bool| Term::new(if is_high_bad { 1.0 } else { 0.0 }, 1.0);
+        let of = |(at, kind): (usize, &Kind)| match (at.checked_sub(1), kind) {
+            (None, Kind::Unbounded) => anchor.map_or_else(Term::default, |terms| terms[at]),
+            (None, _) => worst(self.objective.direction == Direction::Minimise),
+            (Some(at), _) => match self.constraints.get(at).map(|constraint| constraint.bound) {
+                Some(bound) => worst(matches!(bound, Bound::AtMost(_))),
+                None => Term::default(),
+            },
+        };
+        self.kinds.iter().enumerate().map(of).collect()
+    }
+
+    /// `found`, `[candidate][metric]`, with a whole loss for each candidate that cannot run, of which `tell` hears place and reason.
+    fn applied(
+        self,
+        found: Vec<Result<Vec<Term>, String>>,
+        mut tell: impl FnMut(usize, String),
+    ) -> Vec<Vec<Term>> {
+        let anchor = found.get(ANCHOR).and_then(|terms| terms.as_ref().ok()).cloned();
+        let of = |(at, terms): (usize, Result<Vec<Term>, String>)| match terms {
+            Ok(terms) => terms,
+            Err(reason) => {
+                tell(at, reason);
+                self.terms(anchor.as_deref())
+            }
+        };
+        found.into_iter().enumerate().map(of).collect()
+    }
+}
+
 /// The settings that are left, measured on all problems.
 struct Evictions<'a> {
     settings: &'a Settings<'a>,
@@ -278,10 +320,11 @@ struct Evictions<'a> {
     left: Vec<usize>,
     items: Vec<String>,
     metrics: Vec<&'static str>,
-    kinds: Vec<Kind>,
+    whole_loss: WholeLoss<'a>,
     /// `[item, candidate left, metric]`.
     terms: Vec<Vec<Vec<Term>>>,
     dropped: Vec<Dropped>,
+    unrun: Vec<Unrun>,
 }
 
 /// Problems and seeds of a round, out of so many: they double from round to round, and the last round has all.
@@ -400,7 +443,7 @@ impl Measured for Evictions<'_> {
     }
 
     fn kinds(&self) -> &[Kind] {
-        &self.kinds
+        self.whole_loss.kinds
     }
 
     fn measure(&self, candidate: usize, item: usize, into: &mut [Term]) {
@@ -483,7 +526,12 @@ impl Study for Evictions<'_> {
     }
 
     fn searched(&self) -> Searched {
-        Searched { settings: self.settings.places.len(), axes: Vec::new(), dropped: self.dropped.clone() }
+        Searched {
+            settings: self.settings.places.len(),
+            axes: Vec::new(),
+            dropped: self.dropped.clone(),
+            unrun: self.unrun.clone(),
+        }
     }
 
     fn notes(&self) -> Vec<String> {
@@ -501,22 +549,16 @@ impl Study for Evictions<'_> {
 
     fn elsewhere(&self, candidate: usize, other: &dyn TraceSource) -> Result<Elsewhere, TuneError> {
         let (ids, of) = items(other, None)?;
-        let (mut here, mut there) = (Vec::new(), Vec::new());
+        let (mut here, mut there, mut unrun) = (Vec::new(), Vec::new(), Vec::new());
         for item in &of {
-            let pair = [self.left[candidate], ANCHOR];
+            let pair = [ANCHOR, self.left[candidate]];
             let found =
                 self.settings.measure(other, item, &pair, &self.settings.scenario.seeds, &self.metrics)?;
-            let mut found = found.into_iter().map(|terms| {
-                terms.map_err(|found| TuneError::Stack {
-                    path: format!("{} on {}", self.settings.label(self.left[candidate]), other.name()),
-                    found,
-                    accepted: "a trace on which the setting runs".to_owned(),
-                })
-            });
-            here.push(found.next().unwrap_or_else(|| Ok(Vec::new()))?);
-            there.push(found.next().unwrap_or_else(|| Ok(Vec::new()))?);
+            let mut terms = self.whole_loss.applied(found, |_, reason| unrun.push(reason));
+            here.extend(terms.pop());
+            there.extend(terms.pop());
         }
-        Ok(Elsewhere { items: ids, candidate: here, anchor: there })
+        Ok(Elsewhere { items: ids, candidate: here, anchor: there, unrun })
     }
 }
 
@@ -539,32 +581,27 @@ pub(super) fn tune(
     let (ids, of) = items(source, scenario.limit)?;
     let split = super::study::split(&ids, spec)?;
     let goal = super::study::goal(&objective, &constraints, spec);
-    let (left, mut dropped) = halved(&settings, source, (&of, &split), spec, &goal, (&metrics, &kinds))?;
-    let mut terms: Vec<Vec<Result<Vec<Term>, String>>> = Vec::with_capacity(ids.len());
+    let (left, dropped) = halved(&settings, source, (&of, &split), spec, &goal, (&metrics, &kinds))?;
+    let whole_loss = WholeLoss { objective: &objective, constraints: &constraints, kinds: &kinds };
+    let mut terms: Vec<Vec<Vec<Term>>> = Vec::with_capacity(ids.len());
+    let mut unrun: Vec<Option<Unrun>> = vec![None; left.len()];
     for item in &of {
-        terms.push(settings.measure(source, item, &left, &scenario.seeds, &metrics)?);
+        let found = settings.measure(source, item, &left, &scenario.seeds, &metrics)?;
+        terms.push(whole_loss.applied(found, |at, reason| {
+            let fresh = || Unrun { setting: settings.named(left[at]), problems: 0, of: ids.len(), reason };
+            unrun[at].get_or_insert_with(fresh).problems += 1;
+        }));
     }
-    // One that fails on a later problem is no candidate either, whatever the problem was for.
-    let fails = |at: usize| terms.iter().find_map(|found| found[at].as_ref().err().cloned());
-    let mut runs = Vec::new();
-    for (at, &candidate) in left.iter().enumerate() {
-        match fails(at) {
-            None => runs.push(at),
-            Some(reason) => dropped.push(Dropped { setting: settings.named(candidate), round: 0, reason }),
-        }
-    }
-    let terms = terms
-        .iter()
-        .map(|found| runs.iter().map(|&at| found[at].clone().unwrap_or_default()).collect())
-        .collect();
     let evictions = Evictions {
-        left: runs.iter().map(|&at| left[at]).collect(),
+        left,
         settings: &settings,
         items: ids,
         metrics,
-        kinds,
+        whole_loss,
         terms,
         dropped,
+        unrun: unrun.into_iter().flatten().collect(),
     };
-    super::study::report(&evictions, scenario, spec, (objective, constraints), &split, source, transfer)
+    let wanted = (objective.clone(), constraints.clone());
+    super::study::report(&evictions, scenario, spec, wanted, &split, source, transfer)
 }

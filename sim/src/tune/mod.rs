@@ -26,7 +26,7 @@ pub use family::Method;
 pub use measured::{Kind, Loss, Measured, Sums, Term, Test};
 pub use report::{
     Chosen, Dropped, Held, Measurement, Neighbour, Parts, PathRow, Searched, SearchedAxis, Setting,
-    Shortfall, Transfer, TuneReport, Unguarded,
+    Shortfall, Transfer, TuneReport, Unguarded, Unrun,
 };
 pub use split::{Part, Shares, Split};
 

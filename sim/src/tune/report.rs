@@ -72,8 +72,23 @@ pub struct Searched {
     pub settings: usize,
     /// The values of each part of a setting.
     pub axes: Vec<SearchedAxis>,
-    /// Settings left out on the way, with the reason.
+    /// Settings left out on the way, by search problems alone, with the reason.
     pub dropped: Vec<Dropped>,
+    /// Settings that cannot run on some problems that they are tested or measured on.
+    pub unrun: Vec<Unrun>,
+}
+
+/// A setting that cannot run on some problems: each of them is a whole loss in every constraint, so that none goes unseen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Unrun {
+    /// The setting.
+    pub setting: Setting,
+    /// On how many problems.
+    pub problems: usize,
+    /// Of how many, in all parts.
+    pub of: usize,
+    /// The first reason.
+    pub reason: String,
 }
 
 /// The values tried of one part of a setting.
@@ -222,6 +237,8 @@ pub struct Transfer {
     pub problems: usize,
     /// Of them, those that the first trace has too.
     pub shared_problems: usize,
+    /// Why the setting cannot run on some of them, a reason each: whole losses in every constraint.
+    pub unrun: Vec<String>,
     /// What the setting gives there, all problems together.
     pub measured: Vec<Measurement>,
 }

@@ -53,6 +53,8 @@ pub(super) struct Elsewhere {
     pub(super) candidate: Vec<Vec<Term>>,
     /// `[item, metric]`.
     pub(super) anchor: Vec<Vec<Term>>,
+    /// Why one of them cannot run, for each item where that is so.
+    pub(super) unrun: Vec<String>,
 }
 
 /// The metrics to measure: the objective, the constraints, then those of `context` that are neither.
@@ -272,6 +274,7 @@ impl Describe<'_> {
             problems: ids.len(),
             shared_problems: ids.iter().filter(|id| known.contains(**id)).count(),
             measured: self.measurements(&ids, &found.candidate, &found.anchor),
+            unrun: found.unrun,
         })
     }
 

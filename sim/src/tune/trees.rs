@@ -500,7 +500,7 @@ impl Study for Trees<'_> {
         Searched {
             settings: self.candidates(),
             axes: self.axes.iter().map(axis).collect(),
-            dropped: Vec::new(),
+            ..Searched::default()
         }
     }
 
@@ -533,7 +533,7 @@ impl Study for Trees<'_> {
         };
         let (candidate, anchor) = (of(false), of(true));
         drop(table);
-        Ok(Elsewhere { items: problems.items, candidate, anchor })
+        Ok(Elsewhere { items: problems.items, candidate, anchor, unrun: Vec::new() })
     }
 }
 
