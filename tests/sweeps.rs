@@ -2,6 +2,7 @@
 
 mod compare;
 mod diff;
+mod expect;
 mod process;
 
 use crate::support::synth;

@@ -1,5 +1,6 @@
 //! `kvlab exec`: a scenario's policies in the loop of the model.
 
+use super::check;
 use super::items::ItemArgs;
 use super::runtime::{self, CHAIN, RuntimeArgs};
 use super::study;
@@ -53,6 +54,9 @@ pub(crate) struct Args {
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Compare the cells with `expect` of the scenario; the exit code is 5 when they are not as expected
+    #[arg(long)]
+    check: bool,
     /// Also write cells.csv and series.csv
     #[arg(long)]
     csv: bool,
@@ -106,6 +110,9 @@ const SHOWN: &[&str] = &[
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
     let scenario = Scenario::load(&args.scenario)?;
+    if args.check {
+        check::refuse_without_claims(&scenario, &args.scenario)?;
+    }
     let items = args.items.load(args.seed, &args.model)?;
     let plan = ExecPlan {
         scenario: &scenario,
@@ -131,7 +138,8 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     };
     study::write(&results, &args.out, args.csv)?;
     output::table(&results.cells, SHOWN, args.format)?;
-    Ok(study::outcome(&results))
+    let done = study::outcome(&results);
+    Ok(if args.check { check::against(&scenario, &results, done) } else { done })
 }
 
 /// Cells that run together under a limit of time: their prompts are prefilled once.

@@ -1,11 +1,12 @@
 //! `kvlab merge`: the parts of a sweep that ran in shards, put together.
 
 use super::status::plan_in;
-use super::study;
+use super::{check, study};
 use crate::exit::{CliError, Done};
 use crate::output::news;
 use kvlab_sim::results::{Parts, Standing, StudyPlan};
 use kvlab_sim::run::{Shard, assemble};
+use kvlab_sim::scenario::Scenario;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Add `predicted_accuracy`, as `kvlab sweep --predict` does
     #[arg(long, value_name = "FILE")]
     predict: Option<PathBuf>,
+    /// Compare the cells with `expect` of the scenario; the exit code is 5 when they are not as expected
+    #[arg(long)]
+    check: bool,
     /// Also write cells.csv and series.csv
     #[arg(long)]
     csv: bool,
@@ -53,6 +57,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         parts.extend(read.whole);
     }
     let Some(plan) = plan else { return Ok(Done::All) };
+    let scenario = Scenario::parse(&plan.scenario_text, "the scenario in plan.json")?;
+    if args.check {
+        check::refuse_without_claims(&scenario, &args.folders[0])?;
+    }
     let standing = Standing::of(&plan, &parts);
     if standing.foreign > 0 {
         news(&format!("{} cells in the parts are of other studies and left out", standing.foreign));
@@ -67,7 +75,8 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
     study::write(&results, &args.out, args.csv)?;
     let done = study::outcome(&results);
-    Ok(if standing.missing.is_empty() { done } else { Done::Partly })
+    let done = if standing.missing.is_empty() { done } else { Done::Partly };
+    Ok(if args.check { check::against(&scenario, &results, done) } else { done })
 }
 
 /// `14 of 96 cells are missing: 10 of shard 3/7, 4 of shard 5/7`.

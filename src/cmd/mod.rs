@@ -1,5 +1,6 @@
 //! One file a verb: raw arguments, checked options, one library call, output.
 
+mod check;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod exec;

@@ -1,6 +1,6 @@
 //! `kvlab sweep`: a scenario over a trace, in parts that are kept.
 
-use super::{shard, study, sweep_plan};
+use super::{check, shard, study, sweep_plan};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// outside of what it was fitted on
     #[arg(long, value_name = "FILE", conflicts_with = "shard")]
     predict: Option<PathBuf>,
+    /// Compare the cells with `expect` of the scenario; the exit code is 5 when they are not as expected
+    #[arg(long, conflicts_with_all = ["shard", "dry_run"])]
+    check: bool,
     /// Print the cells and what would be read, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -81,6 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     }
     let path = args.scenario.clone().unwrap_or_default();
     let scenario = Scenario::load(&path)?;
+    if args.check {
+        check::refuse_without_claims(&scenario, &path)?;
+    }
     with_source(&path, args.trace.as_deref(), &scenario, |source, info| over(args, &scenario, source, info))
 }
 
@@ -128,11 +134,16 @@ fn over(
         })?;
         return shown(
             args,
+            scenario,
             &study::with_predictions(assemble(&study.plan(&command, 1), &parts)?, args.predict.as_deref())?,
         );
     };
     study::check_folder(out)?;
     let shard = shard::chosen(args.shard)?;
+    if args.check && shard.count > 1 {
+        let reason = "--check: a shard makes no tables; `kvlab merge --check` compares them".to_owned();
+        return Err(CliError::Invalid { path: out.clone(), reason });
+    }
     if args.fresh && shard.count > 1 {
         let reason =
             "--fresh with shards would remove what other shards did: remove its folder `parts` first"
@@ -177,7 +188,7 @@ fn over(
     if shard.count == 1 {
         let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
         study::write(&results, out, args.csv)?;
-        return shown(args, &results);
+        return shown(args, scenario, &results);
     }
     let after = Standing::of(&plan, &parts);
     let failed: Vec<_> =
@@ -227,9 +238,10 @@ fn batch(args: &Args, units: &[Unit], shard: Shard) -> usize {
     }
 }
 
-fn shown(args: &Args, results: &Results) -> Result<Done, CliError> {
+fn shown(args: &Args, scenario: &Scenario, results: &Results) -> Result<Done, CliError> {
     output::table(&results.cells, study::SHOWN, args.format)?;
-    Ok(study::outcome(results))
+    let done = study::outcome(results);
+    Ok(if args.check { check::against(scenario, results, done) } else { done })
 }
 
 fn dry_run(study: &Study<'_>, source: &dyn TraceSource, scenario: &Scenario) -> Result<Done, CliError> {

@@ -20,7 +20,7 @@ exit: {theta: {from: 0.1, to: 3.9, steps: 12}, epsilon: [0.2, 1], min_layer: 0}
 ";
 
 /// No variable of a batch engine that runs these tests reaches the program.
-fn kvlab(folder: &Path, args: &[&str]) -> Command {
+pub(super) fn kvlab(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvlab"));
     command.current_dir(folder).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let engines = ["SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "KVLAB_SHARD", "KVLAB_SHARDS"];
@@ -30,11 +30,11 @@ fn kvlab(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> String {
+pub(super) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn run(folder: &Path, args: &[&str], code: i32) -> Output {
+pub(super) fn run(folder: &Path, args: &[&str], code: i32) -> Output {
     let output = kvlab(folder, args).output().unwrap();
     assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
     output

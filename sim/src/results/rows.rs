@@ -135,6 +135,22 @@ fn metric_columns() -> Vec<(String, &'static str)> {
     columns
 }
 
+/// A column that `cells` may have.
+#[derive(Clone, Debug)]
+pub(crate) struct CellColumn {
+    pub(crate) name: String,
+    /// `text`, `int`, `real` or `bool`.
+    pub(crate) kind: &'static str,
+    /// Whether it is a metric or stands beside one, and is no key.
+    pub(crate) is_metric: bool,
+}
+
+/// Every column that `cells` may have, in their order.
+pub(crate) fn cell_columns() -> Vec<CellColumn> {
+    let of = |is_metric: bool| move |(name, kind)| CellColumn { name, kind, is_metric };
+    key_columns().map(of(false)).chain(metric_columns().into_iter().map(of(true))).collect()
+}
+
 /// The table of `rows`: keys first, then the metrics that any row has.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! The scenario after every check: what the rest of the crate trusts.
 
 use super::compare::{self, Compare};
+use super::expect::{self, Expectation};
 use super::grid::Grid;
 use super::pool::{self, PoolStudy};
 use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
@@ -36,6 +37,8 @@ pub struct Scenario {
     pub tune: TuneSpec,
     /// What cells are compared with, if they are.
     pub compare: Option<Compare>,
+    /// What results are expected to be.
+    pub expect: Vec<Expectation>,
     /// The text that was parsed.
     pub text: String,
 }
@@ -209,6 +212,7 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
         trees: raw.trees.map(super::trees::checked).transpose()?,
         tune: super::tune::checked(raw.tune.unwrap_or_default())?,
         compare: None,
+        expect: expect::checked(raw.expect)?,
         text: text.to_owned(),
     };
     let compare = raw.compare.map(|raw| compare::checked(raw, &scenario)).transpose()?;

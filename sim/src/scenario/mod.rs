@@ -6,6 +6,7 @@
 mod checked;
 mod compare;
 mod error;
+mod expect;
 mod grid;
 mod nearest;
 mod plan;
@@ -18,6 +19,7 @@ mod tune;
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
 pub use compare::{Compare, Pairing};
 pub use error::{ScenarioError, ScenarioErrorKind};
+pub use expect::{Expectation, ExpectedArm, Scalar};
 pub use grid::Grid;
 pub use nearest::nearest;
 pub use plan::{EvictionPlan, ExitPlan, Plan};

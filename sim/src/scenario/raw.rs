@@ -1,5 +1,6 @@
 //! The scenario as it stands in the file. This file and `policy/params.rs` are the only ones that name `serde_yaml`.
 
+use super::expect::RawExpect;
 use super::grid::Grid;
 use super::nearest;
 use super::serve::{Arm, Claim, ProblemSizes};
@@ -31,6 +32,8 @@ pub(super) struct RawScenario {
     pub(super) trees: Option<RawTrees>,
     pub(super) tune: Option<RawTune>,
     pub(super) compare: Option<RawCompare>,
+    #[serde(default)]
+    pub(super) expect: Vec<RawExpect>,
 }
 
 #[derive(Debug, Deserialize)]
