@@ -4,6 +4,7 @@
 
 mod identity;
 mod served;
+mod trees;
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -1,47 +1,38 @@
 //! `kvlab exec`: a scenario's policies in the loop of the model.
 
 use super::check;
-use super::items::ItemArgs;
-use super::runtime::{self, CHAIN, RuntimeArgs};
+use super::live::{LiveArgs, Work};
 use super::study;
 use crate::exit::{CliError, Done};
-use crate::output::{self, Format};
+use crate::output;
 use crate::progress::Bars;
-use kvlab_executor::ExecutorError;
+use kvlab_executor::branches::exec_trees;
 use kvlab_executor::closed_loop::{ExecPlan, Mode, exec, exec_within};
+use kvlab_executor::{ExecutorError, ItemSet, Model};
 use kvlab_sim::fidelity::{Prediction, waves};
-use kvlab_sim::results;
+use kvlab_sim::results::{self, Results};
 use kvlab_sim::scenario::{EvictionPlan, Scenario};
 use kvlab_sim::table::Value;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Run a model with the eviction policies of a scenario in the loop, and write executed results.
+/// Run a model with the policies of a scenario in the loop, and write executed results.
 ///
-/// `free` lets the model answer under each policy and grades the answers; `forced` feeds the tokens of its full-cache run and
+/// Token eviction (`eviction`): `free` lets the model answer under each policy and grades the answers; `forced` feeds the tokens of its full-cache run and
 /// measures how far each next-token distribution moves. Decoding is greedy, batch 1. One run a problem and cell: this takes
 /// long where a replay takes seconds. Each row is compared with the full cache on the same problems, whether or not the
 /// scenario lists it.
+///
+/// Stacks over branch trees (`trees`): branches are decoded behind the prefix that the gate gives them, verification is skipped or stops at
+/// the layer that the rule says, deeper layers do not run, and a winner is chosen. Each row is compared with the full pipeline on the same problems.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: kvlab exec scenarios/smoke/tiny.yaml --problems questions.jsonl --limit 8 --out executed"
 )]
 pub(crate) struct Args {
-    /// Scenario file; its `eviction` section is executed
-    scenario: PathBuf,
-    /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
-    #[arg(long, default_value = CHAIN, value_name = "MODEL")]
-    model: String,
     #[command(flatten)]
-    items: ItemArgs,
-    /// Seed of generated problems; those of the policies are in the scenario
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Most tokens generated for a problem [default: enough for most of these problems]
-    #[arg(long, value_name = "N")]
-    max_new_tokens: Option<u32>,
-    /// What is fed after the prompt
+    live: LiveArgs,
+    /// For `eviction`: what is fed after the prompt
     #[arg(long, value_enum, default_value_t)]
     mode: Feed,
     /// Stop after so many minutes: cells that did not run on every problem are skipped rows. With --predicted the cells whose
@@ -51,23 +42,9 @@ pub(crate) struct Args {
     /// With --budget-minutes: results of `kvlab sweep --predict` for the same scenario
     #[arg(long, value_name = "DIR", requires = "budget_minutes")]
     predicted: Option<PathBuf>,
-    /// Folder for the result tables
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
     /// Compare the cells with `expect` of the scenario; the exit code is 5 when they are not as expected
     #[arg(long)]
     check: bool,
-    /// Also write cells.csv and series.csv
-    #[arg(long)]
-    csv: bool,
-    /// How the cells are printed
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// Threads of the model [default: all cores]
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
-    #[command(flatten)]
-    runtime: RuntimeArgs,
 }
 
 /// What is fed after the prompt.
@@ -106,40 +83,75 @@ const SHOWN: &[&str] = &[
     "error",
 ];
 
+/// The same of branch trees.
+const SHOWN_OF_TREES: &[&str] = &[
+    "policy",
+    "seed",
+    "tau",
+    "tau_conf",
+    "theta",
+    "status",
+    "problems",
+    "accuracy",
+    "accuracy_lo",
+    "accuracy_hi",
+    "accuracy_vs_full",
+    "accuracy_vs_full_lo",
+    "accuracy_vs_full_hi",
+    "harm_rate",
+    "share_rate",
+    "reused_token_rate",
+    "verify_skip_rate",
+    "verify_exit_rate",
+    "verify_work_rate",
+    "lint",
+    "error",
+];
+
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
-    let scenario = Scenario::load(&args.scenario)?;
+    let scenario = Scenario::load(&args.live.scenario)?;
     if args.check {
-        check::refuse_without_claims(&scenario, &args.scenario)?;
+        check::refuse_without_claims(&scenario, &args.live.scenario)?;
     }
-    let items = args.items.load(args.seed, &args.model)?;
-    let plan = ExecPlan {
-        scenario: &scenario,
-        mode: match args.mode {
-            Feed::Free => Mode::Free,
-            Feed::Forced => Mode::Forced,
-        },
-        max_new_tokens: args.max_new_tokens.unwrap_or(items.usual_new_tokens),
-        chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
-        command: study::command_line(),
+    let mode = match args.mode {
+        Feed::Free => Mode::Free,
+        Feed::Forced => Mode::Forced,
     };
-    plan.study().map_err(ExecutorError::from)?;
-    let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    runtime::tell(&model);
-    let results = match args.budget_minutes {
-        None => exec(&mut model, &items, &plan, &bars)?,
-        Some(minutes) => {
-            let cells = scenario.plan(model.shape().map_err(ExecutorError::from)?.vocab).eviction;
-            let waves = waves(&predictions(args.predicted.as_deref(), &cells)?, WAVE);
-            let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
-            exec_within(&mut model, &items, &plan, &waves, &|| Instant::now() >= end, &bars)?
-        }
+    let work = args.live.work(&scenario, mode)?;
+    if matches!(work, Work::Trees(..)) && (args.mode == Feed::Forced || args.budget_minutes.is_some()) {
+        let reason = "--mode forced and --budget-minutes are for `eviction` sections; stacks over branch trees run whole";
+        return Err(CliError::Invalid { path: args.live.scenario.clone(), reason: reason.to_owned() });
+    }
+    let mut model = args.live.load(&bars)?;
+    let (results, shown) = match &work {
+        Work::Trees(set, exec) => (exec_trees(&mut model, set, exec, &bars)?, SHOWN_OF_TREES),
+        Work::Eviction(items, plan) => (evicting(args, &mut model, (items, plan), &bars)?, SHOWN),
     };
-    study::write(&results, &args.out, args.csv)?;
-    output::table(&results.cells, SHOWN, args.format)?;
+    study::write(&results, &args.live.out, args.live.csv)?;
+    output::table(&results.cells, shown, args.live.format)?;
     let done = study::outcome(&results);
     Ok(if args.check { check::against(&scenario, &results, done) } else { done })
+}
+
+/// Runs eviction policies, within the time that is given.
+fn evicting(
+    args: &Args,
+    model: &mut Model,
+    (items, plan): (&ItemSet, &ExecPlan<'_>),
+    bars: &Bars,
+) -> Result<Results, CliError> {
+    match args.budget_minutes {
+        None => Ok(exec(model, items, plan, bars)?),
+        Some(minutes) => {
+            let vocab = model.shape().map_err(ExecutorError::from)?.vocab;
+            let cells = plan.scenario.plan(vocab).eviction;
+            let waves = waves(&predictions(args.predicted.as_deref(), &cells)?, WAVE);
+            let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
+            Ok(exec_within(model, items, plan, &waves, &|| Instant::now() >= end, bars)?)
+        }
+    }
 }
 
 /// Cells that run together under a limit of time: their prompts are prefilled once.

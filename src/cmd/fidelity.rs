@@ -1,17 +1,14 @@
 //! `kvlab fidelity`: what the replay says of a scenario's policies against what running them gives.
 
-use super::items::ItemArgs;
-use super::runtime::{self, CHAIN, RuntimeArgs};
+use super::live::{LiveArgs, Work};
 use super::study;
 use crate::exit::{CliError, Done};
-use crate::output::{self, Format, news};
+use crate::output::{self, news};
 use crate::progress::Bars;
-use kvlab_executor::ExecutorError;
-use kvlab_executor::closed_loop::{ExecPlan, Mode};
-use kvlab_executor::fidelity::{Fidelity, FidelityPlan, fidelity};
+use kvlab_executor::closed_loop::Mode;
+use kvlab_executor::fidelity::{Fidelity, FidelityPlan, TreeFidelity, fidelity, tree_fidelity};
 use kvlab_sim::scenario::Scenario;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Check the simulator against the model: replay every policy over its own run, and ask how well estimates rank and predict.
 ///
@@ -21,39 +18,18 @@ use std::path::{Path, PathBuf};
 /// against what the run under the policy lost (next-token KL, agreement of the most probable token, accuracy of free answers), as
 /// Kendall's tau_b with intervals over problems and over policies, and as a rising curve whose error is measured on policies left out.
 /// The curve is kept in OUT/predictor.json: `kvlab sweep --predict` reads it.
+///
+/// Each stack of the scenario's `trees` section solves every problem live (shared prefixes, skipped verifications, layers that do not run), and is
+/// replayed over the recording of the same problems: what branches share and write, how many layers verify them, whether verification is
+/// skipped, who wins and with which answer must all come out the same (exit code 5).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: kvlab fidelity scenarios/fidelity/chain.yaml --count 12 --out fidelity")]
 pub(crate) struct Args {
-    /// Scenario file; its `eviction` section is run and replayed
-    scenario: PathBuf,
-    /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
-    #[arg(long, default_value = CHAIN, value_name = "MODEL")]
-    model: String,
     #[command(flatten)]
-    items: ItemArgs,
-    /// Seed of generated problems; those of the policies are in the scenario
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Most tokens generated for a problem [default: enough for most of these problems]
-    #[arg(long, value_name = "N")]
-    max_new_tokens: Option<u32>,
-    /// Feed the full cache's tokens only, and let no policy answer freely: half of the time, and no accuracy
+    live: LiveArgs,
+    /// For `eviction`: feed the full cache's tokens only, and let no policy answer freely: half of the time, and no accuracy
     #[arg(long)]
     forced_only: bool,
-    /// Folder for the result tables and the prediction
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
-    /// Also write the tables as CSV
-    #[arg(long)]
-    csv: bool,
-    /// How the rank correlations are printed
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// Threads of the model [default: all cores]
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
-    #[command(flatten)]
-    runtime: RuntimeArgs,
 }
 
 /// Columns of `fidelity` that a person wants to see first.
@@ -74,29 +50,53 @@ const SHOWN: &[&str] = &[
     "chosen",
 ];
 
+/// The same of branch trees.
+const SHOWN_OF_TREES: &[&str] = &[
+    "policy",
+    "seed",
+    "arm",
+    "status",
+    "problems",
+    "tree_accuracy",
+    "share_rate",
+    "verify_skip_rate",
+    "verify_work_rate",
+    "reproduced_rate_num",
+    "reproduced_rate_den",
+    "ulp_flipped_decision_rate",
+    "similarity_error",
+    "lint",
+    "error",
+];
+
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
-    let scenario = Scenario::load(&args.scenario)?;
-    let items = args.items.load(args.seed, &args.model)?;
-    let exec = ExecPlan {
-        scenario: &scenario,
-        mode: Mode::Forced,
-        max_new_tokens: args.max_new_tokens.unwrap_or(items.usual_new_tokens),
-        chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
-        command: study::command_line(),
-    };
-    exec.study().map_err(ExecutorError::from)?;
-    let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    runtime::tell(&model);
-    let plan = FidelityPlan { exec, with_answers: !args.forced_only };
-    let found = fidelity(&mut model, &items, &plan, &bars)?;
-    study::write(&found.results, &args.out, args.csv)?;
-    write_predictor(&found, &args.out)?;
-    if let Some(table) = found.results.more("fidelity") {
-        output::table(table, SHOWN, args.format)?;
+    let scenario = Scenario::load(&args.live.scenario)?;
+    let work = args.live.work(&scenario, Mode::Forced)?;
+    if matches!(work, Work::Trees(..)) && args.forced_only {
+        let reason = "--forced-only is for `eviction` sections".to_owned();
+        return Err(CliError::Invalid { path: args.live.scenario.clone(), reason });
     }
-    Ok(told(&found))
+    let mut model = args.live.load(&bars)?;
+    match work {
+        Work::Trees(set, exec) => {
+            let found = tree_fidelity(&mut model, &set, &exec, &bars)?;
+            study::write(&found.results, &args.live.out, args.live.csv)?;
+            output::table(&found.results.cells, SHOWN_OF_TREES, args.live.format)?;
+            Ok(told_of_trees(&found))
+        }
+        Work::Eviction(items, exec) => {
+            let plan = FidelityPlan { exec, with_answers: !args.forced_only };
+            let found = fidelity(&mut model, &items, &plan, &bars)?;
+            study::write(&found.results, &args.live.out, args.live.csv)?;
+            write_predictor(&found, &args.live.out)?;
+            if let Some(table) = found.results.more("fidelity") {
+                output::table(table, SHOWN, args.live.format)?;
+            }
+            Ok(told(&found))
+        }
+    }
 }
 
 fn write_predictor(found: &Fidelity, out: &Path) -> Result<(), CliError> {
@@ -165,6 +165,43 @@ fn told(found: &Fidelity) -> Done {
         "identity: {equal} of {sets} kept sets of live runs reproduced over {} cells; {flipped} of {sets} would change if every input moved by one unit in the last place",
         found.cells.len() - missing
     ));
+    match (is_exact, missing) {
+        (false, _) => Done::CheckFailed,
+        (true, 0) => Done::All,
+        (true, _) => Done::Partly,
+    }
+}
+
+/// The same of branch trees.
+fn told_of_trees(found: &TreeFidelity) -> Done {
+    let (mut decisions, mut equal, mut flipped, mut undetermined) = (0, 0, 0, 0);
+    let (mut apart, mut missing, mut is_exact) = (0.0_f64, 0, true);
+    for cell in &found.cells {
+        let Some(identity) = &cell.identity else {
+            missing += 1;
+            let why = cell.failure.as_deref().unwrap_or("it did not finish");
+            news(&format!("not run: {}: {why}", cell.stack));
+            continue;
+        };
+        decisions += identity.decisions;
+        equal += identity.equal;
+        flipped += identity.flipped;
+        undetermined += identity.undetermined;
+        apart = apart.max(identity.similarity_error);
+        if let Some(first) = &identity.first {
+            news(&format!("not reproduced: {}: {first}", cell.stack));
+        }
+        is_exact &= identity.is_exact();
+    }
+    news(&format!(
+        "identity: {equal} of {decisions} decisions of live runs reproduced over {} cells; {flipped} of {decisions} would change if every recorded number moved by one unit in the last place; cosines of run and recording differ by at most {apart:.1e}",
+        found.cells.len() - missing
+    ));
+    if undetermined > 0 {
+        news(&format!(
+            "{undetermined} times a problem's answer after a decode-level exit was not recorded: only sharing, texts and the stop were compared"
+        ));
+    }
     match (is_exact, missing) {
         (false, _) => Done::CheckFailed,
         (true, 0) => Done::All,

@@ -8,6 +8,7 @@ pub(crate) mod fidelity;
 pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;
+pub(crate) mod live;
 pub(crate) mod merge;
 pub(crate) mod model;
 pub(crate) mod paper;

@@ -26,7 +26,7 @@ pub(crate) struct BranchArgs {
 }
 
 /// Branches of a problem, 1 to 4096.
-fn branch_count(text: &str) -> Result<NonZeroU32, String> {
+pub(crate) fn branch_count(text: &str) -> Result<NonZeroU32, String> {
     let count = text.parse::<NonZeroU32>().ok().filter(|count| count.get() <= 4096);
     count.ok_or_else(|| "accepted is 1 to 4096".to_owned())
 }

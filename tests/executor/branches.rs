@@ -185,24 +185,25 @@ fn a_replay_decides_what_the_live_pipeline_does() {
         for (item, facts) in set.items.iter().zip(&facts) {
             let live = solve_live(&mut model, item, &plan, &stack, (facts.index, 0), &[]).unwrap();
             let decided = replay_problem(&stack, facts, of_trace, 0, &[]).unwrap();
-            assert_eq!(live.skipped, decided.skipped, "{}", item.item);
-            assert_eq!(live.winner.map(|at| at + 1), decided.choice.winner, "{}", item.item);
-            assert_eq!((&live.answer, live.correct), (&decided.choice.answer, decided.choice.correct));
-            assert_eq!(live.branches.len(), decided.branches.len());
-            for (live, decided) in live.branches.iter().zip(&decided.branches) {
+            let (run, ran) = (&live.decision, &live.lived.branches);
+            assert_eq!(run.skipped, decided.skipped, "{}", item.item);
+            assert_eq!(run.choice, decided.choice, "{}", item.item);
+            assert_eq!(run.work, decided.work, "{}", item.item);
+            assert_eq!(run.branches.len(), decided.branches.len());
+            for ((live, ran), decided) in run.branches.iter().zip(ran).zip(&decided.branches) {
                 assert_eq!(live.sharing.prefix, decided.sharing.prefix);
                 assert_eq!(live.sharing.reused_tokens, decided.sharing.reused_tokens);
                 assert_eq!(live.layers_run, decided.layers_run);
                 let recorded = facts.outcome(decided.branch, decided.sharing.prefix).unwrap();
-                assert_eq!((&live.outcome.answer, &live.outcome.steps), (&recorded.answer, &recorded.steps));
+                assert_eq!((&ran.outcome.answer, &ran.outcome.steps), (&recorded.answer, &recorded.steps));
                 // The recording looks at all layers in one product, the live run at one row: rounding differs.
                 let score = live.score.zip(decided.score).map_or(0.0, |(a, b)| (a - b).abs());
                 assert!(score < 1e-4, "{score}");
                 shared += usize::from(live.sharing.prefix == Prefix::Root);
                 early += usize::from(live.layers_run.is_some_and(|run| run < shape.layers));
             }
-            skipped += usize::from(live.skipped);
-            winners.insert(live.winner);
+            skipped += usize::from(run.skipped);
+            winners.insert(run.choice.winner);
         }
     }
     // All kinds of decisions occurred.

@@ -96,6 +96,23 @@ fn step(logits: &[f32]) -> Result<BranchStep, DecodeError> {
 }
 
 impl Ended {
+    /// Tokens that were made, the one that ends a text among them.
+    pub(super) fn made(&self) -> u32 {
+        count(self.steps.len())
+    }
+
+    /// The same, had it been stopped after so many steps.
+    pub(super) fn cut(&mut self, codec: &TextCodec, steps: u32) -> Result<(), TextError> {
+        if self.made() <= steps {
+            return Ok(());
+        }
+        self.steps.truncate(steps as usize);
+        self.finish_reason = "stop";
+        let made: Vec<u32> = self.steps.iter().map(|step| step.token.get()).collect();
+        self.text = codec.decode(&made)?;
+        Ok(())
+    }
+
     /// The outcome that is stored: with the answer's tokens marked, and the verifier's view.
     pub(super) fn outcome(
         mut self,

@@ -4,15 +4,13 @@
 //! policy objects as in the replay, on facts computed here. Facts come from single rows where the recording looks at all layers at once:
 //! they agree to rounding, so decisions are the same unless a threshold lies within rounding of an observed value.
 
-use kvlab_sim::policy::PolicyError;
-use kvlab_sim::policy::confidence::Over;
 use kvlab_sim::policy::exit::{ExitView, LayerFacts};
 use kvlab_sim::policy::share::{ShareView, Sharing};
 use kvlab_sim::policy::verify::VerifyView;
-use kvlab_sim::policy::winner::Candidate;
 use kvlab_sim::trace::{Branch, Outcome, Prefix, Problem};
-use kvlab_sim::trees::TreeStack;
+use kvlab_sim::trees::{LivedBranch, LivedProblem, ProblemDecision, TreeFacts, TreeModel, TreeStack};
 
+use super::decode::Ended;
 use super::look::Looked;
 use super::{BranchPlan, BranchWords, Recorder, TreeItem, count, ids};
 use crate::{
@@ -22,40 +20,25 @@ use crate::{
     record,
 };
 
-/// What was done with a branch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LiveBranch {
-    /// What it shared.
-    pub sharing: Sharing,
-    /// What it wrote, without a verdict.
-    pub outcome: Outcome,
-    /// Layers that ran for its verification; absent after a skip.
-    pub layers_run: Option<u16>,
-    /// The verifier's probability of yes there; absent after a skip.
-    pub score: Option<f64>,
-}
-
 /// What was done with a problem.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveProblem {
-    /// The branches, in their order.
-    pub branches: Vec<LiveBranch>,
-    /// Whether verification was skipped.
-    pub skipped: bool,
-    /// The branch that answers, from 0; absent when there is none.
-    pub winner: Option<usize>,
-    /// What it answers.
-    pub answer: Option<String>,
-    /// Whether that is right; absent when nothing is expected.
-    pub correct: Option<bool>,
+    /// Its prompts and, where the stack looks at them, how similar their states are to the root's; without outcomes.
+    pub problem: Problem,
+    /// What was run.
+    pub lived: LivedProblem,
+    /// What was decided.
+    pub decision: ProblemDecision,
 }
 
 /// Solves a problem under a stack. `index` is its place among the problems, for policies that draw, and `history` holds the zero-based exit layers of
 /// earlier verifications, for policies that remember.
 ///
+/// With a decode-level exit the branches are decoded one after the other and cut where all of them would have stopped: a step depends on its own
+/// branch alone, so that is what decoding them together would have written. The verifier then sees the cut texts.
+///
 /// # Errors
-/// A stack with a decode-level exit, which is not run live; a policy that cannot decide; and as
-/// [`super::record_branches`].
+/// A policy that cannot decide; and as [`super::record_branches`].
 pub fn solve_live(
     model: &mut Model,
     item: &TreeItem,
@@ -64,50 +47,65 @@ pub fn solve_live(
     (index, seed): (u32, u64),
     history: &[u16],
 ) -> Result<LiveProblem, ExecutorError> {
-    if stack.decode_exit.is_some() {
-        let reason = "a decode-level exit is replayed, not run live".to_owned();
-        return Err(PolicyError::Refused { policy: "decode-exit", reason }.into());
-    }
     let words = (super::word(model, plan.verdict_words.0)?, super::word(model, plan.verdict_words.1)?);
+    let of_model = layers_and_vocab(model);
     let mut recorder = Recorder { model, plan, item, verdict_tokens: words };
-    let decoded = recorder.decode_all(stack)?;
-    let outcomes: Vec<&Outcome> = decoded.iter().map(|(_, outcome, _)| outcome).collect();
-    let skipped = stack.verify.skips(&VerifyView { outcomes: &outcomes, problem: index, seed })?;
-    let confidences = stack.winner.confidence().of(stack.winner.spec().id, Over::Steps, &outcomes)?;
+    let (problem, mut decoded) = recorder.decode_all(stack, of_model.layers)?;
+    let whole_tokens: Vec<u32> = decoded.iter().map(|(_, ended)| ended.made()).collect();
+    let mut outcomes = recorder.outcomes(&decoded)?;
+    let mut stopped_after = None;
+    if let Some(exit) = &stack.decode_exit {
+        stopped_after = exit.stops_after(&outcomes.iter().collect::<Vec<_>>())?;
+        if let Some(steps) = stopped_after {
+            for (_, ended) in &mut decoded {
+                ended.cut(recorder.model.codec()?, steps)?;
+            }
+            outcomes = recorder.outcomes(&decoded)?;
+        }
+    }
+    let seen: Vec<&Outcome> = outcomes.iter().collect();
+    let skipped = stack.verify.skips(&VerifyView { outcomes: &seen, problem: index, seed })?;
     let mut branches = Vec::with_capacity(decoded.len());
-    for ((sharing, outcome, text), words) in decoded.into_iter().zip(&item.branches) {
+    let each = decoded.iter().zip(outcomes).zip(item.branches.iter().zip(whole_tokens));
+    for (at, (((sharing, ended), outcome), (words, whole_tokens))) in each.enumerate() {
         let shown = match sharing.prefix {
             Prefix::Own => words,
             Prefix::Root => &item.root,
         };
-        let verified = if skipped { None } else { Some(recorder.verify_live(shown, &text, stack, history)?) };
-        let (layers_run, score) = verified.unzip();
-        branches.push(LiveBranch { sharing, outcome, layers_run, score });
+        let prompt = recorder.verifier_prompt(shown, &ended.text)?;
+        let verified =
+            if skipped { None } else { Some(recorder.verify_live(&prompt, of_model, stack, history)?) };
+        branches.push(LivedBranch {
+            branch: at + 1,
+            sharing: *sharing,
+            outcome,
+            whole_tokens,
+            verifier_tokens: count(prompt.len()),
+            verified,
+        });
     }
-    let candidates: Vec<Candidate<'_>> = branches
-        .iter()
-        .zip(confidences)
-        .map(|(branch, confidence)| Candidate {
-            score: branch.score,
-            confidence,
-            answer: branch.outcome.answer.as_deref(),
-        })
-        .collect();
-    let winner = stack.winner.choose(&candidates);
-    let chosen = winner.map(|at| &branches[at].outcome);
-    let answer = chosen.and_then(|outcome| outcome.answer.clone());
-    let correct = chosen.and_then(|outcome| outcome.correct).map(|correct| correct && answer.is_some());
-    Ok(LiveProblem { skipped, winner, answer, correct, branches })
+    let facts = TreeFacts::new(index, problem);
+    let lived = LivedProblem { branches, skipped, stopped_after };
+    let decision = lived.decided(stack, &facts, of_model)?;
+    Ok(LiveProblem { problem: facts.problem, lived, decision })
 }
 
-/// A branch as it was decoded: what it shared, what came of it, and its text.
-type Decoded = (Sharing, Outcome, String);
+/// What policies over branch trees want to know of a model.
+pub(crate) fn layers_and_vocab(model: &Model) -> TreeModel {
+    TreeModel {
+        layers: u16::try_from(model.config().layers).unwrap_or(u16::MAX),
+        vocab: u32::try_from(model.config().vocab).unwrap_or(u32::MAX),
+    }
+}
 
 impl Recorder<'_> {
     /// Decodes every branch behind the prefix that the stack gives it, and behind no other.
-    fn decode_all(&mut self, stack: &TreeStack) -> Result<Vec<Decoded>, ExecutorError> {
+    fn decode_all(
+        &mut self,
+        stack: &TreeStack,
+        layers: u16,
+    ) -> Result<(Problem, Vec<(Sharing, Ended)>), ExecutorError> {
         let item = self.item;
-        let layers = u16::try_from(self.model.config().layers).unwrap_or(u16::MAX);
         let root = self.tokens(&item.root)?;
         let needs_states = stack.needs().similarity;
         let root_states = if needs_states { Some(self.states(&root)?.0) } else { None };
@@ -140,30 +138,39 @@ impl Recorder<'_> {
                     self.decoding(cache)?.run_from(&last, &item.stops)?
                 }
             };
-            let graded =
-                item.expected_answer.as_deref().map(|expected| (self.plan.grader)(&ended.text, expected));
-            let text = ended.text.clone();
-            let outcome = ended.outcome(self.model.codec()?, graded, None, true)?;
-            decoded.push((sharing, outcome, text));
+            decoded.push((sharing, ended));
         }
-        Ok(decoded)
+        Ok((problem, decoded))
     }
 
-    /// Shows a text to the verifier until the stack says stop: layers run, and the probability of yes there.
+    /// What the branches wrote, graded and without verdicts.
+    fn outcomes(&self, decoded: &[(Sharing, Ended)]) -> Result<Vec<Outcome>, ExecutorError> {
+        let expected = self.item.expected_answer.as_deref();
+        let one = |(_, ended): &(Sharing, Ended)| {
+            let graded = expected.map(|expected| (self.plan.grader)(&ended.text, expected));
+            Ok(ended.clone().outcome(self.model.codec()?, graded, None, true)?)
+        };
+        decoded.iter().map(one).collect()
+    }
+
+    /// What the verifier reads about a text that answers `shown`.
+    fn verifier_prompt(&self, shown: &BranchWords, text: &str) -> Result<Vec<u32>, ExecutorError> {
+        let prompt = self.model.codec()?.encode(&(self.item.verify)(shown.wording, text))?;
+        record::check_context(self.model, &self.item.item, prompt.len(), 0)?;
+        Ok(prompt)
+    }
+
+    /// Shows a prompt to the verifier until the stack says stop: layers run, and the probability of yes there.
     fn verify_live(
         &mut self,
-        shown: &BranchWords,
-        text: &str,
+        prompt: &[u32],
+        TreeModel { layers: model_layers, vocab }: TreeModel,
         stack: &TreeStack,
         history: &[u16],
     ) -> Result<(u16, f64), ExecutorError> {
-        let prompt = self.model.codec()?.encode(&(self.item.verify)(shown.wording, text))?;
-        record::check_context(self.model, &self.item.item, prompt.len(), 0)?;
         let (yes_no, chunk) = (self.verdict_tokens, self.plan.chunk.get());
         let mut decoder = self.model.decoder()?;
-        let config = decoder.config();
-        let (layers, vocab) = (config.layers, u32::try_from(config.vocab).unwrap_or(u32::MAX));
-        let model_layers = u16::try_from(layers).unwrap_or(u16::MAX);
+        let layers = usize::from(model_layers);
         // Only the last chunk holds the position that decides; those before it run whole.
         let begin = (prompt.len().saturating_sub(1) / chunk) * chunk;
         for part in prompt[..begin].chunks(chunk) {

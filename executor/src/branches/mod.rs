@@ -7,11 +7,14 @@
 //! do not exist.
 
 mod decode;
+pub(crate) mod exec;
 mod live;
 mod look;
 mod tree;
 
-pub use live::{LiveBranch, LiveProblem, solve_live};
+pub use exec::{TreeExec, exec_trees};
+pub(crate) use live::layers_and_vocab;
+pub use live::{LiveProblem, solve_live};
 pub use tree::{BranchWords, TreeItem, TreeSet, VerifierPrompt};
 
 use std::{num::NonZeroUsize, path::Path};
@@ -104,6 +107,16 @@ pub fn record_branches(
     }
     progress.finish();
     Ok(writer.finish()?)
+}
+
+/// One problem with all its counterfactuals, as [`record_branches`] stores it.
+pub(crate) fn recorded(
+    model: &mut Model,
+    item: &TreeItem,
+    plan: &BranchPlan,
+) -> Result<Problem, ExecutorError> {
+    let verdict_tokens = (word(model, plan.verdict_words.0)?, word(model, plan.verdict_words.1)?);
+    Recorder { model, plan, item, verdict_tokens }.problem()
 }
 
 /// The first token of a word of the verifier.

@@ -13,9 +13,15 @@ pub enum ClosedLoopError {
     NoItems,
     /// The scenario has no stacks.
     #[error(
-        "failed to execute the scenario `{scenario}`: it has no `eviction` section; only token eviction is executed"
+        "failed to execute the scenario `{scenario}`: it has no `eviction` section and no `trees` section, which are what is executed"
     )]
     NoEviction {
+        /// Id of the scenario.
+        scenario: String,
+    },
+    /// The scenario has no stacks over branch trees.
+    #[error("failed to execute the scenario `{scenario}`: it has no `trees` section")]
+    NoTrees {
         /// Id of the scenario.
         scenario: String,
     },

@@ -6,6 +6,7 @@ use kvlab_sim::{
         series_table, sha256_hex,
     },
     run::{never_triggered, plan_columns},
+    scenario::Scenario,
     table::Value,
 };
 
@@ -34,15 +35,20 @@ pub(super) fn results(
 
 /// What is known about the run beside its numbers.
 pub(crate) fn manifest(plan: &ExecPlan<'_>, source: SourceInfo) -> ResultsManifest {
+    manifest_of(plan.scenario, &plan.command, source)
+}
+
+/// The same of a scenario that was run by `command`.
+pub(crate) fn manifest_of(scenario: &Scenario, command: &str, source: SourceInfo) -> ResultsManifest {
     ResultsManifest {
         version: RESULTS_VERSION,
         tool: concat!("kvlab ", env!("CARGO_PKG_VERSION")).to_owned(),
-        scenario: plan.scenario.id.clone(),
-        why: plan.scenario.why.clone(),
-        scenario_digest: sha256_hex(plan.scenario.text.as_bytes()),
-        scenario_text: plan.scenario.text.clone(),
+        scenario: scenario.id.clone(),
+        why: scenario.why.clone(),
+        scenario_digest: sha256_hex(scenario.text.as_bytes()),
+        scenario_text: scenario.text.clone(),
         sources: vec![source],
-        command: plan.command.clone(),
+        command: command.to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be wrong beside the model and the policies.
 
-use kvlab_sim::{fidelity::PredictError, replay::ReplayError, run::RunError};
+use kvlab_sim::{fidelity::PredictError, replay::ReplayError, run::RunError, trees::TreeError};
 
 /// Why a replay could not be compared with a run.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +12,9 @@ pub enum FidelityError {
     /// The study over the full cache's run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The replay of a branch tree.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
     /// The curve from estimate to outcome.
     #[error(transparent)]
     Predict(#[from] PredictError),

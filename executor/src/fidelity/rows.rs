@@ -4,8 +4,8 @@ use kvlab_sim::{
     fidelity::{CellKey, Observations, PredictError, Predictor, cross_validated, rank_agreement},
     metrics::{Better, Metric},
     results::{
-        Bootstrap, CellRow, FIDELITY_COLUMNS, Results, SeriesRow, cell_id, cells_table, series_table,
-        table_of,
+        Bootstrap, CellRow, Estimate, FIDELITY_COLUMNS, Results, SeriesRow, cell_id, cells_table,
+        series_table, table_of,
     },
     table::Value,
 };
@@ -48,7 +48,7 @@ pub(super) fn fidelity(
     let mut series = Vec::new();
     for (row, (cell, run)) in forced_rows.iter_mut().zip(compared.iter().zip(&forced.cells)) {
         if is_done(run, problems) {
-            identity_rates(row, cell, &bootstrap);
+            identity_rates(row, cell);
             series.extend(drift(row, cell));
         }
     }
@@ -106,21 +106,22 @@ fn key(cell: &Compared<'_>) -> CellKey {
     CellKey { policy: cell.plan.label.clone(), budget: cell.plan.budget, seed: cell.plan.seed }
 }
 
-fn identity_rates(row: &mut CellRow, cell: &Compared<'_>, bootstrap: &Bootstrap) {
+fn identity_rates(row: &mut CellRow, cell: &Compared<'_>) {
     let identity = &cell.identity;
-    let mut rate = |metric: &str, num: u64, den: u64| {
-        // The counts are over all problems at once; which problem they came from says nothing about another.
-        #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-        let value = bootstrap.ratio(&[(num as f64, den as f64)]).map(|estimate| estimate.value);
-        let estimate = value.map(|value| kvlab_sim::results::Estimate { value, interval: None, se: None });
-        row.rate(metric, estimate, num, den);
-    };
-    rate("reproduced_rate", identity.equal, identity.sets);
-    rate("ulp_flipped_set_rate", identity.flipped_sets, identity.sets);
-    rate("ulp_flipped_token_rate", identity.flipped_residents, identity.residents);
+    identity_rate(row, "reproduced_rate", identity.equal, identity.sets);
+    identity_rate(row, "ulp_flipped_set_rate", identity.flipped_sets, identity.sets);
+    identity_rate(row, "ulp_flipped_token_rate", identity.flipped_residents, identity.residents);
     if let Some(first) = &identity.first {
         row.text("lint", format!("not reproduced: {first}"));
     }
+}
+
+/// A count over all problems at once: which problem it came from says nothing about another, so there is no interval.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(super) fn identity_rate(row: &mut CellRow, metric: &str, num: u64, den: u64) {
+    let value = (den > 0).then(|| num as f64 / den as f64);
+    let estimate = value.map(|value| Estimate { value, interval: None, se: None });
+    row.rate(metric, estimate, num, den);
 }
 
 fn drift(row: &CellRow, cell: &Compared<'_>) -> Vec<SeriesRow> {

@@ -2,7 +2,7 @@
 
 use kvlab_sim::{
     rng::{Purpose, Stream, StreamKey},
-    trace::LayerTensors,
+    trace::{Confidences, LayerTensors, Outcome, Problem},
     types::{LayerIdx, SeqIdx},
 };
 
@@ -16,6 +16,70 @@ pub(super) fn nudged(tensors: &LayerTensors, seq: SeqIdx, layer: LayerIdx) -> La
         nudge(array.iter_mut(), &mut stream);
     }
     nudged
+}
+
+/// A recorded problem with every fact moved by one unit in the last place, up or down by a fair coin. What is a function of other facts (the
+/// confidences over steps) is computed from the moved ones where those are stored.
+pub(super) fn nudged_problem(problem: &Problem, index: u32) -> Problem {
+    let key = StreamKey { seq: index, ..StreamKey::new(0, Purpose::Report, "ulp of a problem") };
+    let mut stream = key.stream();
+    let mut nudged = problem.clone();
+    for branch in &mut nudged.branches {
+        let cosines = branch.similarity.iter_mut().flat_map(|s| [&mut s.cos_last, &mut s.cos_mean]);
+        nudge(cosines, &mut stream);
+        for outcome in [&mut branch.own, &mut branch.root].into_iter().flatten() {
+            nudge_outcome(outcome, &mut stream);
+        }
+    }
+    nudged
+}
+
+fn nudge_outcome(outcome: &mut Outcome, stream: &mut Stream) {
+    nudge(
+        outcome.steps.iter_mut().flat_map(|step| {
+            [
+                &mut step.prob,
+                &mut step.top1_prob,
+                &mut step.entropy_nats,
+                &mut step.top20_surprise_nats,
+                &mut step.uniform_kl_nats,
+            ]
+        }),
+        stream,
+    );
+    if outcome.steps.is_empty() {
+        let of = &mut outcome.confidences;
+        nudge(
+            [
+                &mut of.mean_top1_prob,
+                &mut of.geometric_mean_prob,
+                &mut of.min_prob,
+                &mut of.mean_entropy_nats,
+                &mut of.mean_top20_surprise_nats,
+                &mut of.mean_uniform_kl_nats,
+            ]
+            .into_iter(),
+            stream,
+        );
+    } else {
+        outcome.confidences = Confidences::over(&outcome.steps);
+    }
+    let layers = outcome.verdict.iter_mut().flat_map(|verdict| &mut verdict.layers);
+    nudge(
+        layers.flat_map(|layer| {
+            [
+                &mut layer.p_yes,
+                &mut layer.raw_p_yes,
+                &mut layer.entropy_nats,
+                &mut layer.raw_entropy_nats,
+                &mut layer.top1_prob,
+                &mut layer.top2_prob,
+                &mut layer.cos_previous,
+                &mut layer.js_previous_nats,
+            ]
+        }),
+        stream,
+    );
 }
 
 fn nudge<'a>(numbers: impl Iterator<Item = &'a mut f32>, stream: &mut Stream) {

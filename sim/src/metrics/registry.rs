@@ -506,7 +506,7 @@ pub const METRICS: &[Metric] = &[
         better: Better::Higher,
         evidence: Evidence::Decision,
         scope: Scope::CellRate,
-        doc: "numerator: kept sets of a live run (per problem, layer, eviction, KV head) that the replay over the recording of that run chooses too, slot by slot; denominator: kept sets of the run or the replay",
+        doc: "numerator: decisions of a live run that the replay over its recording makes too: kept sets (per problem, layer, eviction, KV head), slot by slot; over branch trees, what each branch shares, writes and is verified by, and whether verification is skipped, who wins and with which answer; denominator: decisions of the run or the replay",
     },
     Metric {
         id: "reused_token_rate",
@@ -644,6 +644,15 @@ pub const METRICS: &[Metric] = &[
         doc: "numerator: branches decoded behind the root's prefix; denominator: branches that may answer",
     },
     Metric {
+        id: "similarity_error",
+        label: "Largest difference of a cosine between run and recording",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Decision,
+        scope: Scope::Cell,
+        doc: "the largest absolute difference, over problems, branches and layers, between cosines of prompt states computed in the run and in the recording: two orders of additions",
+    },
+    Metric {
         id: "skip_rate",
         label: "Layers skipped",
         unit: "",
@@ -741,6 +750,15 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Executed,
         scope: Scope::CellRate,
         doc: "numerator: free runs that reached the limit of generated tokens without an end; denominator: problems",
+    },
+    Metric {
+        id: "ulp_flipped_decision_rate",
+        label: "Decisions that rounding could change",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Decision,
+        scope: Scope::CellRate,
+        doc: "numerator: decisions about branch trees that come out otherwise when every recorded number moves by one unit in the last place; denominator: decisions",
     },
     Metric {
         id: "ulp_flipped_set_rate",

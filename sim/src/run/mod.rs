@@ -30,3 +30,4 @@ pub use serve::{ArmResult, ClaimResult, claims, serve_arms};
 pub use shard::{Shard, batches, usual_batch};
 pub use study::{Keep, RunOptions, Study, study};
 pub use timeline::timeline;
+pub use trees::{TreeMeasures, tree_keys, tree_log_digest, tree_problem};

@@ -23,8 +23,8 @@ pub struct BranchDecision {
     pub layers_run: Option<u16>,
     /// The verifier's probability of yes where it stopped; absent when verification was skipped.
     pub score: Option<f64>,
-    /// Whether that is on another side of ½ than at full depth.
-    pub is_flipped: bool,
+    /// Whether that is on another side of ½ than at full depth; absent when verification was skipped, or the last layer's view is not known.
+    pub is_flipped: Option<bool>,
     /// Tokens generated.
     pub generated: u32,
 }
@@ -84,11 +84,11 @@ pub struct ProblemDecision {
 }
 
 /// A branch as it was decoded under a stack.
-struct Run<'a> {
-    branch: usize,
-    sharing: Sharing,
-    outcome: &'a Outcome,
-    cut: Option<Cut>,
+pub(super) struct Run<'a> {
+    pub(super) branch: usize,
+    pub(super) sharing: Sharing,
+    pub(super) outcome: &'a Outcome,
+    pub(super) cut: Option<Cut>,
 }
 
 impl Run<'_> {
@@ -178,7 +178,7 @@ pub fn replay_problem(
                 confidence,
                 layers_run: verified.map(|(layers, _, _)| layers),
                 score: verified.map(|(_, score, _)| score),
-                is_flipped: verified.is_some_and(|(_, _, is_flipped)| is_flipped),
+                is_flipped: verified.map(|(_, _, is_flipped)| is_flipped),
                 generated: run.generated(),
             }
         })
@@ -219,7 +219,12 @@ pub(crate) fn confidences(winner: &dyn Winner, outcomes: &[&Outcome]) -> Result<
     winner.confidence().of(winner.spec().id, Over::Steps, outcomes)
 }
 
-fn choose(winner: &dyn Winner, runs: &[Run<'_>], confidences: &[f64], scores: &[Option<f64>]) -> Choice {
+pub(super) fn choose(
+    winner: &dyn Winner,
+    runs: &[Run<'_>],
+    confidences: &[f64],
+    scores: &[Option<f64>],
+) -> Choice {
     let candidates: Vec<Candidate<'_>> = runs
         .iter()
         .zip(confidences)

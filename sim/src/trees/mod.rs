@@ -8,12 +8,14 @@
 mod decide;
 mod decode_exit;
 mod facts;
+mod lived;
 mod stack;
 
 pub use decide::{BranchDecision, Choice, ProblemDecision, Work, full_pipeline, replay_problem};
 pub(crate) use decide::{confidences, prompt_work};
 pub use decode_exit::DecodeExit;
 pub use facts::{TreeFacts, TreeModel};
+pub use lived::{LivedBranch, LivedProblem};
 pub use stack::{TreeParts, TreeStack};
 
 use crate::policy::PolicyError;

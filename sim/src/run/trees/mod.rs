@@ -3,12 +3,16 @@
 mod cells;
 mod joint;
 mod lint;
+mod measures;
 mod tables;
+
+pub use measures::{TreeMeasures, keys as tree_keys, log_digest as tree_log_digest};
+pub use tables::problem as tree_problem;
 
 use super::RunError;
 use super::context::Context;
 use super::study::{Finished, unit};
-use crate::results::{Bootstrap, Outcome, Section, Unit, UnitKind, cell_id};
+use crate::results::{Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::StepTable;
 use crate::trees::{TreeFacts, TreeModel};
@@ -98,8 +102,8 @@ pub(super) fn run(
         })
         .collect::<Result<_, RunError>>()?;
     let model = TreeModel { layers: context.shape.layers, vocab: context.shape.vocab };
-    let bootstrap = Bootstrap::by_item(trees.iter().map(|facts| facts.problem.item.as_str()));
-    let shared = cells::Shared { context, study, trees: &trees, model, bootstrap };
+    let measures = TreeMeasures::new(model.layers, trees.iter().map(|facts| facts.problem.item.as_str()));
+    let shared = cells::Shared { context, study, trees: &trees, model, measures };
     let groups = groups(plans);
     let order = ordered(&groups);
     let tables_of: BTreeMap<&str, StepTable<'_>> = order

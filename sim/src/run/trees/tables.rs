@@ -1,11 +1,11 @@
 //! Rows of the tables `problems` and `steps`.
 
-use super::cells::{exited, run, shared};
+use super::measures::{exited, run, shared};
 use crate::results::cell_id;
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::{Setting, Step, StepTable};
 use crate::table::Value;
-use crate::trees::{Choice, ProblemDecision, TreeFacts, TreeModel, TreeStack};
+use crate::trees::{Choice, ProblemDecision, TreeModel, TreeStack};
 
 /// Everything about a stack but its thresholds, as text.
 pub(super) fn group_key(label: &str, stack: &TreeStack) -> String {
@@ -43,18 +43,19 @@ fn bool(value: Option<bool>) -> Value {
     value.map_or(Value::Absent, Value::Bool)
 }
 
-/// A row of `problems`.
-pub(super) fn problem(
+/// A row of `problems` about the problem of this index and id.
+#[must_use]
+pub fn problem(
     cell: &str,
-    facts: &TreeFacts,
+    (index, item): (u32, &str),
     decision: &ProblemDecision,
     full: &Choice,
     layers: u16,
 ) -> Vec<Value> {
     vec![
         text(Some(cell)),
-        int(u64::from(facts.index)),
-        text(Some(&facts.problem.item)),
+        int(u64::from(index)),
+        text(Some(item)),
         int(decision.branches.len() as u64),
         int(shared(decision)),
         int(decision.work.prompt_tokens.1),

@@ -1,0 +1,133 @@
+//! Arguments of verbs that run a scenario's policies in the loop of a model.
+
+use super::items::ItemArgs;
+use super::record::tool;
+use super::runtime::{self, CHAIN, RuntimeArgs};
+use super::study;
+use crate::exit::CliError;
+use crate::output::{Format, news};
+use crate::progress::Bars;
+use kvlab_executor::branches::{BranchPlan, TreeExec, TreeSet};
+use kvlab_executor::closed_loop::{ExecPlan, Mode};
+use kvlab_executor::{ExecutorError, ItemSet, Model};
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::trace::WorkloadInfo;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+/// What is run, on which problems, and where results go.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LiveArgs {
+    /// Scenario file; its `eviction` section is run, or its `trees` section
+    pub(crate) scenario: PathBuf,
+    /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
+    #[arg(long, default_value = CHAIN, value_name = "MODEL")]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) items: ItemArgs,
+    /// Seed of generated problems; those of the policies are in the scenario
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Most tokens generated for a problem, or for each of its branches [default: enough for most of these problems]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_new_tokens: Option<u32>,
+    /// Which section is run [default: `eviction` where there is one, else `trees`]
+    #[arg(long, value_enum)]
+    pub(crate) study: Option<Section>,
+    /// For `trees`: branches of a problem, as recorded by `kvlab record --branches`
+    #[arg(long, value_name = "N", default_value = "8", value_parser = super::record_branches::branch_count)]
+    pub(crate) branches: NonZeroU32,
+    /// For `trees`: all branches have the root's wording, only hints differ
+    #[arg(long)]
+    pub(crate) one_wording: bool,
+    /// Folder for the result tables
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Also write the tables as CSV
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// How the table is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Threads of the model [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeArgs,
+}
+
+/// A section of a scenario that can be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Section {
+    /// Token eviction, selection and storage.
+    Eviction,
+    /// Stacks over branch trees.
+    Trees,
+}
+
+/// What is run, made ready before the model is loaded.
+pub(crate) enum Work<'a> {
+    /// Sequences under eviction policies.
+    Eviction(ItemSet, ExecPlan<'a>),
+    /// Branch trees.
+    Trees(TreeSet, Box<TreeExec<'a>>),
+}
+
+/// Prompt tokens per pass.
+const CHUNK: NonZeroUsize = match NonZeroUsize::new(256) {
+    Some(chunk) => chunk,
+    None => NonZeroUsize::MIN,
+};
+
+impl LiveArgs {
+    /// The section that is run: the one that was asked for, or the one that is there.
+    fn section(&self, scenario: &Scenario) -> Section {
+        let is_both = scenario.eviction.is_some() && scenario.trees.is_some();
+        match self.study {
+            Some(asked) => asked,
+            None if is_both => {
+                news("running the `eviction` section; `--study trees` runs the other");
+                Section::Eviction
+            }
+            None if scenario.trees.is_some() => Section::Trees,
+            None => Section::Eviction,
+        }
+    }
+
+    /// What `scenario` and these arguments say to run.
+    pub(crate) fn work<'a>(&self, scenario: &'a Scenario, mode: Mode) -> Result<Work<'a>, CliError> {
+        if self.section(scenario) == Section::Eviction {
+            let items = self.items.load(self.seed, &self.model)?;
+            let plan = ExecPlan {
+                scenario,
+                mode,
+                max_new_tokens: self.max_new_tokens.unwrap_or(items.usual_new_tokens),
+                chunk: CHUNK,
+                command: study::command_line(),
+            };
+            plan.study().map_err(ExecutorError::from)?;
+            return Ok(Work::Eviction(items, plan));
+        }
+        let set = self.items.trees(self.seed, &self.model, self.branches.get(), self.one_wording)?;
+        let plan = BranchPlan {
+            chunk: CHUNK,
+            max_new_tokens: self.max_new_tokens.unwrap_or(set.usual_new_tokens),
+            steps: true,
+            tool: tool(),
+            workload: WorkloadInfo { name: set.name.clone(), seed: self.seed, file_sha256: None },
+            seed: self.seed,
+            grader: set.grader,
+            verdict_words: set.verdict_words,
+        };
+        let exec = TreeExec { scenario, plan, command: study::command_line() };
+        exec.study().map_err(ExecutorError::from)?;
+        Ok(Work::Trees(set, Box::new(exec)))
+    }
+
+    /// The model, loaded and told of.
+    pub(crate) fn load(&self, bars: &Bars) -> Result<Model, CliError> {
+        let model = self.runtime.load(&self.model, self.threads, bars)?;
+        runtime::tell(&model);
+        Ok(model)
+    }
+}

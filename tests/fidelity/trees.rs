@@ -1,0 +1,155 @@
+//! Branch trees: the pipeline run live decides what its replay decides, for every registered policy.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kvlab_executor::branches::{BranchPlan, TreeExec, TreeSet, exec_trees};
+use kvlab_executor::fidelity::tree_fidelity;
+use kvlab_executor::setup::SetupOptions;
+use kvlab_executor::workload::chain::LEVELS;
+use kvlab_executor::{Model, Quiet, embedded_model};
+use kvlab_sim::policy::registry;
+use kvlab_sim::scenario::Scenario;
+use kvlab_sim::table::{Table, Value};
+use kvlab_sim::trace::{ToolInfo, WorkloadInfo};
+
+use crate::executor::support::{chunk, load_options};
+
+fn embedded(cache: &Path) -> Model {
+    let options = SetupOptions { cache: Some(cache.to_owned()), ..SetupOptions::from_env() };
+    Model::load(&embedded_model(&options).unwrap(), &load_options(), &Quiet).unwrap()
+}
+
+fn exec<'a>(scenario: &'a Scenario, set: &TreeSet) -> TreeExec<'a> {
+    TreeExec {
+        scenario,
+        plan: BranchPlan {
+            chunk: chunk(64),
+            max_new_tokens: 120,
+            steps: true,
+            tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
+            workload: WorkloadInfo { name: set.name.clone(), seed: 7, file_sha256: None },
+            seed: 7,
+            grader: set.grader,
+            verdict_words: set.verdict_words,
+        },
+        command: String::new(),
+    }
+}
+
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse(text, "test.yaml").unwrap()
+}
+
+fn int(table: &Table, column: &str, row: usize) -> i64 {
+    match table.value(column, row) {
+        Value::Int(value) => value,
+        other => panic!("{column} of row {row}: {other:?}"),
+    }
+}
+
+/// Weights that make the learned exit stop at some layers: sure of itself where entropy is low.
+const CLASSIFIER: &str = "trees:\n  stacks:\n    - {label: exit classifier, exit: {kind: classifier, params: {weights: [2, -8, 2, 1, 0, 0], confidence: 0.8}}}";
+
+/// All stacks of `scenarios/rivals/trees.yaml`, and the one that needs weights: every registered policy of the branch families.
+#[test]
+fn every_policy_over_trees_is_reproduced_by_its_replay() {
+    let text = include_str!("../../scenarios/rivals/trees.yaml")
+        .replace("seeds: [0, 1, 2]", "seeds: [1]")
+        .replace("trees:\n  stacks:", CLASSIFIER);
+    let scenario = scenario(&text);
+    let stacks = scenario.trees.as_ref().unwrap().stacks.iter().map(|choice| &choice.parts);
+    let named: BTreeSet<&str> = stacks
+        .flat_map(|parts| [&parts.share, &parts.verify, &parts.exit, &parts.winner])
+        .map(|part| part.kind.as_str())
+        .collect();
+    let ids = registry::SHARES.iter().map(|entry| entry.spec.id);
+    let ids = ids.chain(registry::VERIFIES.iter().map(|entry| entry.spec.id));
+    let ids = ids.chain(registry::EXITS.iter().map(|entry| entry.spec.id));
+    let ids = ids.chain(registry::WINNERS.iter().map(|entry| entry.spec.id));
+    for id in ids {
+        assert!(named.contains(id), "{id} is in no stack of rivals/trees.yaml");
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = embedded(folder.path());
+    let set = TreeSet::chain(LEVELS[0], 3, 21, 3, false);
+    let found = tree_fidelity(&mut model, &set, &exec(&scenario, &set), &Quiet).unwrap();
+    let mut decisions = 0;
+    for cell in &found.cells {
+        let identity = cell.identity.as_ref().unwrap_or_else(|| panic!("{}: {:?}", cell.stack, cell.failure));
+        assert!(identity.first.is_none(), "{}: {}", cell.stack, identity.first.as_ref().unwrap());
+        assert!(identity.is_exact(), "{}: {identity:?}", cell.stack);
+        // 3 problems of 3 branches with 3 decisions, and 4 for each problem.
+        let all = if identity.undetermined == 0 { 39 } else { identity.decisions };
+        assert_eq!(identity.decisions, all, "{}", cell.stack);
+        assert!(identity.similarity_error < 1e-4, "{}: {}", cell.stack, identity.similarity_error);
+        decisions += identity.decisions;
+    }
+    assert!(decisions > 39 * 30, "{decisions}");
+    let cells = &found.results.cells;
+    for row in 0..cells.rows() {
+        assert_eq!(cells.value("status", row), Value::Text("ok".to_owned()));
+    }
+    // The same decisions give the same work, in the replay's row and in the run's.
+    let half = found.cells.len();
+    assert_eq!(cells.rows(), 2 * half);
+    for row in (0..half).filter(|&row| found.cells[row].identity.as_ref().unwrap().undetermined == 0) {
+        for metric in
+            ["share_rate", "reused_token_rate", "verify_skip_rate", "verify_work_rate", "tree_accuracy"]
+        {
+            for suffix in ["_num", "_den"] {
+                let column = format!("{metric}{suffix}");
+                assert_eq!(
+                    cells.value(&column, row),
+                    cells.value(&column, half + row),
+                    "{column}, row {row}"
+                );
+            }
+        }
+    }
+}
+
+/// A run knows what a branch that was cut would have answered, where a replay does not; and its rows stand beside the full
+/// pipeline's on the same problems.
+#[test]
+fn a_run_answers_what_a_replay_of_a_decode_exit_cannot() {
+    let scenario = scenario(
+        "id: cut\nwhy: test\ntrees:\n  stacks:\n    - {label: full}\n    \
+         - {label: cut, decode_exit: {min_steps: 3, confidence: 0.5, relative_lead: 0.0}}\n  steps: []\n",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = embedded(folder.path());
+    let set = TreeSet::chain(LEVELS[0], 2, 21, 3, false);
+    let exec = exec(&scenario, &set);
+    let executed = exec_trees(&mut model, &set, &exec, &Quiet).unwrap();
+    let cells = &executed.cells;
+    assert_eq!(cells.rows(), 2);
+    assert_eq!(cells.value("arm", 0), Value::Text("real".to_owned()));
+    // Full against full: no difference, no harm.
+    assert_eq!(cells.value("accuracy_vs_full", 0), Value::Real(0.0));
+    assert_eq!(int(cells, "harm_rate_num", 0), 0);
+    assert_eq!(int(cells, "accuracy_den", 0), 2);
+    // Five steps of a solution hold no answer, which needs ten and more.
+    assert_eq!(int(cells, "decode_exit_rate_num", 1), 2);
+    assert_eq!(int(cells, "undetermined_rate_num", 1), 0);
+    assert_eq!(int(cells, "accuracy_num", 1), 0);
+    assert!(int(cells, "generated_token_rate_num", 1) < int(cells, "generated_token_rate_den", 1));
+    let problems = executed.more("problems").unwrap();
+    assert_eq!(problems.rows(), 4);
+
+    let found = tree_fidelity(&mut model, &set, &exec, &Quiet).unwrap();
+    let cut = found.cells[1].identity.as_ref().unwrap();
+    assert_eq!(cut.undetermined, 2);
+    assert!(cut.is_exact(), "{cut:?}");
+    // 2 problems of 3 branches with prefix and text, and the stop.
+    assert_eq!(cut.decisions, 14);
+}
+
+#[test]
+fn a_scenario_without_trees_is_refused_by_name() {
+    let scenario = scenario("id: none\nwhy: test\neviction:\n  budgets: [16]\n  policies: [{use: full}]\n");
+    let set = TreeSet::chain(LEVELS[0], 1, 21, 2, false);
+    let error = exec(&scenario, &set).study().unwrap_err().to_string();
+    assert!(error.contains("`none`") && error.contains("`trees`"), "{error}");
+}
