@@ -5,6 +5,7 @@
 
 mod cli;
 mod contract;
+mod drawn;
 mod durability;
 mod engine;
 mod executor;

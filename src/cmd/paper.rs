@@ -1,8 +1,10 @@
 //! `kvlab paper`: published figures beside what the simulator gives under the published protocol and without its defects.
 
+use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
-use kvlab_sim::run::{ClaimResult, claims};
+use kvlab_sim::results::Formats;
+use kvlab_sim::run::{ClaimResult, Measured, claim_results, claims};
 use kvlab_sim::scenario::Scenario;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -13,7 +15,8 @@ use std::path::PathBuf;
 /// in its row. Times are estimates by a cost model and never come from a clock, so the page is the same on every machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  kvlab paper scenarios/paper/*.yaml\n  \
-kvlab paper scenarios/paper/*.yaml --check docs/papers.md   exit code 5 when the page is another one")]
+kvlab paper scenarios/paper/*.yaml --check docs/papers.md   exit code 5 when the page is another one\n  \
+kvlab paper scenarios/paper/*.yaml --out papers.md --tables papers")]
 pub(crate) struct Args {
     /// Scenario files with a `serve` study and claims
     #[arg(required = true)]
@@ -24,6 +27,9 @@ pub(crate) struct Args {
     /// Compare the page with this file
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
+    /// Also write the figures as a table into this results folder, for `kvlab plot`
+    #[arg(long, value_name = "DIR", conflicts_with = "check")]
+    tables: Option<PathBuf>,
 }
 
 /// Runs the verb.
@@ -31,6 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let mut paths = args.scenarios.clone();
     paths.sort();
     let mut page = String::from(HEAD);
+    let mut scenarios = Vec::new();
     for path in &paths {
         let scenario = Scenario::load(path)?;
         if scenario.serve.as_ref().is_none_or(|study| study.claims.is_empty()) {
@@ -38,6 +45,13 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             return Err(CliError::Invalid { path: path.clone(), reason });
         }
         page.push_str(&section(&scenario, &claims(&scenario)?));
+        scenarios.push(scenario);
+    }
+    if let Some(folder) = &args.tables {
+        let results = claim_results(&scenarios, &study::command_line())?;
+        study::check_folder(folder)?;
+        kvlab_sim::results::write(folder, &results, Formats::ParquetAndCsv)?;
+        news(&format!("the table of figures is in {}", folder.display()));
     }
     if let Some(file) = &args.check {
         let io = |source| CliError::Io { path: file.clone(), source };
@@ -98,7 +112,9 @@ fn section(scenario: &Scenario, results: &[ClaimResult]) -> String {
     }
     line("\n| what | published | as published | corrected | why |\n|---|---|---|---|---|".to_owned());
     for ClaimResult { claim, as_published, corrected } in results {
-        let cell = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+        let cell = |found: &Option<Measured>| {
+            found.as_ref().map_or_else(|| "-".to_owned(), |found| found.text.clone())
+        };
         let row = [&claim.what, &claim.published, &cell(as_published), &cell(corrected), &claim.why];
         line(format!("| {} |", row.map(|text| text.replace('|', "\\|").replace('\n', " ")).join(" | ")));
     }

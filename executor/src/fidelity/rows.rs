@@ -1,10 +1,13 @@
 //! From comparisons to tables, rank correlations and a prediction.
 
 use kvlab_sim::{
-    fidelity::{CellKey, Observations, PredictError, Predictor, cross_validated, rank_agreement},
+    fidelity::{
+        CellKey, Observations, PredictError, Predictor, calibration_rows, cross_validated, rank_agreement,
+    },
     metrics::{Better, Metric},
     results::{
-        Bootstrap, CellRow, Estimate, FIDELITY_COLUMNS, Results, SeriesRow, cell_id, cells_table,
+        Bootstrap, CALIBRATION_COLUMNS, CellRow, Estimate, FIDELITY_COLUMNS, Results, SeriesRow, cell_id,
+        cells_table,
         series_table, table_of,
     },
     table::Value,
@@ -88,11 +91,18 @@ pub(super) fn fidelity(
     let mut all = replay_rows;
     all.extend(forced_rows);
     all.extend(free_rows);
+    let calibration = predictor
+        .as_ref()
+        .map(|predictor| table_of(CALIBRATION_COLUMNS, &calibration_rows(predictor)))
+        .transpose()?
+        .map(|table| ("calibration".to_owned(), table));
     let results = Results {
         manifest: rows::manifest(&plan.exec, source),
         cells: cells_table(&all)?,
         series: series_table(&series)?,
-        more: vec![("fidelity".to_owned(), table_of(FIDELITY_COLUMNS, &table)?)],
+        more: std::iter::once(("fidelity".to_owned(), table_of(FIDELITY_COLUMNS, &table)?))
+            .chain(calibration)
+            .collect(),
     };
     let cells = compared.iter().zip(&forced.cells).map(|(cell, run)| {
         let CellKey { policy, budget, seed } = key(cell);

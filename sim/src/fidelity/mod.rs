@@ -7,6 +7,7 @@
 //! here knows a model or a clock.
 
 mod apply;
+mod calibration;
 mod contenders;
 mod crossval;
 mod isotonic;
@@ -15,6 +16,7 @@ mod predictor;
 mod rank;
 
 pub use apply::predict_cells;
+pub use calibration::calibration_rows;
 pub use contenders::waves;
 pub use crossval::{CrossValidation, cross_validated};
 pub use isotonic::Isotonic;

@@ -221,6 +221,15 @@ pub const METRICS: &[Metric] = &[
         doc: "Jaccard index (tokens that both hold over tokens that either holds) of the residents at the end of a sequence; mean over pairs of KV heads of a layer and layers, then over sequences. Absent with one KV head",
     },
     Metric {
+        id: "head_mass_recall",
+        label: "Attention-mass recall of a KV head",
+        unit: "",
+        better: Better::Higher,
+        evidence: Evidence::Proxy,
+        scope: Scope::Series { x: "KV head (0 = first)" },
+        doc: "attention-mass recall by layer and KV head: the full cache's attention that falls on what is read, mean over the query heads of the group, decode steps and sequences",
+    },
+    Metric {
         id: "help_rate",
         label: "Right in this stack only",
         unit: "",
@@ -705,6 +714,15 @@ pub const METRICS: &[Metric] = &[
         evidence: Evidence::Decision,
         scope: Scope::Series { x: "position in the sequence (0 = first token, 1 = last)" },
         doc: "share of (token, layer, KV head) resident at the end of the sequence, by twentieth of the sequence (x is the left edge, x_hi the right one), over all sequences; age is one minus x",
+    },
+    Metric {
+        id: "token_entropy_nats",
+        label: "Entropy of the logit lens at a position, with the final norm",
+        unit: "nats",
+        better: Better::Neither,
+        evidence: Evidence::Recorded,
+        scope: Scope::Series { x: "position in the sequence (tokens)" },
+        doc: "entropy of softmax(unembed(final_norm(hidden))) by layer and decode position of the first sequence that is read; of a long sequence the mean over neighbouring positions, x to x_hi",
     },
     Metric {
         id: "top1_agreement",

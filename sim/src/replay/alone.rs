@@ -30,8 +30,11 @@ pub(super) fn replay_alone(
     let mut states: Vec<HeadState> =
         shape.kv_head_ids().map(|head| stack.start(meta.seq, layer, head, meta.prompt_len)).collect();
     runs.iter().zip(&mut states).for_each(|(run, state)| stack.attend_prompt(&run.head, state));
-    let mut outcome =
-        LayerOutcome { recall: vec![0.0; (meta.len - meta.prompt_len) as usize], ..LayerOutcome::default() };
+    let mut outcome = LayerOutcome {
+        recall: vec![0.0; (meta.len - meta.prompt_len) as usize],
+        head_recall: vec![0.0; runs.len()],
+        ..LayerOutcome::default()
+    };
     let mut projections = Projections::default();
     let mut measured = meta.prompt_len;
     for seen in meta.prompt_len..=meta.len {
@@ -45,8 +48,8 @@ pub(super) fn replay_alone(
         let is_due = states.first().is_some_and(|state| stack.is_due_for(state, moment));
         // A tile knows no tokens after it: what is resident is measured before later ones are stored.
         if is_due || seen == meta.len || seen.is_multiple_of(TILE) {
-            for (run, state) in runs.iter().zip(&states) {
-                let (queries, into) = (measured..seen, (&mut outcome, &mut projections));
+            for (at, (run, state)) in runs.iter().zip(&states).enumerate() {
+                let (queries, into) = (measured..seen, (&mut outcome, at, &mut projections));
                 measure(&run.head, queries, meta.prompt_len, state.resident(), settings, into);
             }
             measured = seen;
@@ -77,7 +80,7 @@ fn measure(
     first_query: u32,
     slots: &[Pos],
     settings: Settings,
-    (outcome, projections): (&mut LayerOutcome, &mut Projections),
+    (outcome, at, projections): (&mut LayerOutcome, usize, &mut Projections),
 ) {
     let mut begin = queries.start;
     while begin < queries.end {
@@ -85,7 +88,10 @@ fn measure(
         begin = part.end;
         let step = (part.start - first_query) as usize;
         let shares = attention::recall(head, part.clone(), slots);
-        outcome.recall[step..].iter_mut().zip(shares).for_each(|(sum, share)| *sum += share);
+        for (sum, share) in outcome.recall[step..].iter_mut().zip(shares) {
+            *sum += share;
+            outcome.head_recall[at] += share;
+        }
         for query in part.filter(|query| settings.is_sampled(query - first_query)) {
             let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
             let (kept, full) = (attention::output(head, query, slots), attention::output(head, query, &all));

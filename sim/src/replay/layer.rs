@@ -71,6 +71,8 @@ pub struct LayerOutcome {
     pub evictions: Vec<LayerEviction>,
     /// Attention-mass recall at each decode step, summed over query heads, `[step]`.
     pub recall: Vec<f64>,
+    /// The same summed over decode steps and the query heads of each group, `[kv_head]`.
+    pub head_recall: Vec<f64>,
     /// Relative output error summed over query heads and sampled steps.
     pub error_sum: f64,
     /// Terms in `error_sum`.
@@ -320,6 +322,7 @@ fn finish(
     outcome.recall = vec![0.0; steps as usize];
     for run in heads {
         outcome.recall.iter_mut().zip(run.recall(cell)).for_each(|(sum, share)| *sum += share);
+        outcome.head_recall.push(run.recall(cell).iter().fold(0.0, |sum, share| sum + share));
         outcome.error_sum += run.error(cell);
         if settings.output_error_every > 0 {
             outcome.error_terms +=

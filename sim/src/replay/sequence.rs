@@ -18,6 +18,8 @@ pub struct SequenceOutcome {
     pub evictions: Vec<(u32, Vec<KeptSet>)>,
     /// Attention-mass recall at each decode step, summed over layers and query heads, `[step]`.
     pub recall: Vec<f64>,
+    /// The same summed over decode steps and the query heads of each group, `[layer, kv_head]`.
+    pub head_recall: Vec<f64>,
     /// Relative output error summed over layers, query heads and sampled steps.
     pub error_sum: f64,
     /// Terms in `error_sum`.
@@ -86,6 +88,7 @@ impl SequenceOutcome {
         for layer in layers {
             all.recall.resize(layer.recall.len().max(all.recall.len()), 0.0);
             all.recall.iter_mut().zip(&layer.recall).for_each(|(sum, recall)| *sum += recall);
+            all.head_recall.extend(&layer.head_recall);
             all.error_sum += layer.error_sum;
             all.error_terms += layer.error_terms;
             all.ties += layer.ties;

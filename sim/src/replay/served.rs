@@ -84,13 +84,16 @@ pub(super) fn replay_served(
     let mut states: Vec<HeadState> =
         shape.kv_head_ids().map(|head| stack.start(meta.seq, layer, head, meta.prompt_len)).collect();
     runs.iter().zip(&mut states).for_each(|(run, state)| stack.attend_prompt(&run.head, state));
-    let mut outcome =
-        LayerOutcome { recall: vec![0.0; (meta.len - meta.prompt_len) as usize], ..LayerOutcome::default() };
+    let mut outcome = LayerOutcome {
+        recall: vec![0.0; (meta.len - meta.prompt_len) as usize],
+        head_recall: vec![0.0; runs.len()],
+        ..LayerOutcome::default()
+    };
     let (mut reading, mut projections) = (Reading::default(), Projections::default());
     for seen in meta.prompt_len..=meta.len {
         let moment = if seen == meta.prompt_len { Moment::PrefillDone } else { Moment::DecodeStep };
         let mut read_bits = 0;
-        for ((run, vectors), state) in runs.iter().zip(&mut vectors).zip(&mut states) {
+        for (at, ((run, vectors), state)) in runs.iter().zip(&mut vectors).zip(&mut states).enumerate() {
             if moment == Moment::DecodeStep {
                 state.store(Pos::new(seen - 1));
                 let data = vectors.seen(&run.head);
@@ -99,7 +102,9 @@ pub(super) fn replay_served(
                 read_bits += bits_read(stack, state, &read, shape, settings);
                 reading.attended += read.lists.iter().map(|list| list.len() as u64).sum::<u64>();
                 let step = seen - 1 - meta.prompt_len;
-                outcome.recall[step as usize] += recall(&run.head, seen - 1, &read);
+                let share = recall(&run.head, seen - 1, &read);
+                outcome.recall[step as usize] += share;
+                outcome.head_recall[at] += share;
                 if settings.is_sampled(step) {
                     let kept = outputs(stack, &data, seen - 1, &read, state)?;
                     let all: Vec<Pos> = (0..seen).map(Pos::new).collect();

@@ -7,6 +7,7 @@
 
 mod diff;
 mod digest;
+mod drawn;
 mod error;
 mod expect;
 mod io;
@@ -21,6 +22,9 @@ mod version;
 
 pub use diff::{Diff, DiffOptions, Divergence, Match, TableDiff, diff};
 pub use digest::{cell_id, sha256_hex};
+pub use drawn::{
+    CALIBRATION_COLUMNS, CLAIM_COLUMNS, PHASE_COLUMNS, RECOMMENDED_COLUMNS, RETAINED_COLUMNS, WORDING_COLUMNS,
+};
 pub use error::ResultsError;
 pub use expect::{Verdict, verdicts};
 pub use io::{Formats, read, write};
@@ -204,6 +208,12 @@ pub const MORE_TABLES: &[(&str, Columns)] = &[
     ("joint", JOINT_COLUMNS),
     ("fidelity", FIDELITY_COLUMNS),
     ("items", ITEM_COLUMNS),
+    ("retained", RETAINED_COLUMNS),
+    ("phases", PHASE_COLUMNS),
+    ("wordings", WORDING_COLUMNS),
+    ("claims", CLAIM_COLUMNS),
+    ("calibration", CALIBRATION_COLUMNS),
+    ("recommended", RECOMMENDED_COLUMNS),
 ];
 
 /// Columns of `series`, with kind and meaning.

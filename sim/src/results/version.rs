@@ -4,7 +4,7 @@ use super::ResultsError;
 use serde::{Deserialize, Serialize};
 
 /// Version of the result tables that this build writes.
-pub const RESULTS_VERSION: ResultsVersion = ResultsVersion { major: 1, minor: 1 };
+pub const RESULTS_VERSION: ResultsVersion = ResultsVersion { major: 1, minor: 2 };
 
 /// `major` changes when a reader must refuse, `minor` when columns are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

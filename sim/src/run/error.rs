@@ -53,6 +53,20 @@ pub enum RunError {
         /// Name of the trace.
         source_name: String,
     },
+    /// The head whose tokens are to be written down is not there.
+    #[error(
+        "eviction.retained.{key} is {found}, and the trace `{source_name}` has none of that number; accepted: 0 to {last}"
+    )]
+    NoSuchHead {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        found: u32,
+        /// Name of the trace.
+        source_name: String,
+        /// The largest value that there is.
+        last: u32,
+    },
     /// The trace has no branch trees.
     #[error(
         "the trace `{source_name}` has no branch trees: record some with `kvlab record --branches N`, or generate them with `kvlab trace synth`"

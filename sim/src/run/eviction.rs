@@ -2,12 +2,15 @@
 
 use super::RunError;
 use super::context::Context;
-use super::eviction_series::{items, occupancy_series, output_error, recall, recall_series, survival_series};
+use super::eviction_series::{
+    head_recall_series, items, occupancy_series, output_error, recall, recall_series, survival_series,
+};
 use super::lint;
 use super::next_token;
 use super::plan_columns::plan_columns;
 use super::reading;
 use super::recording::{LayerRanges, range_series};
+use super::retained;
 use super::study::{Finished, unit};
 use crate::engine::{self, Eviction, Request, UnitCost, Workload};
 use crate::ledger::{Kept, KeptSet};
@@ -213,7 +216,7 @@ fn block_tokens(study: &EvictionStudy, stack: &Stack) -> u32 {
 /// Content hash of a cell.
 fn id_of(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> String {
     let params = plan.stack.as_ref().map_or(serde_json::Value::Null, Stack::params);
-    cell_id(&serde_json::json!({
+    let mut parts = serde_json::json!({
         "source": context.digest,
         "sequences": context.sequences.len(),
         "study": "eviction",
@@ -227,7 +230,12 @@ fn id_of(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> S
         // What is decided by the trace is in its digest.
         "next_token_every": study.next_token_every.unwrap_or_default(),
         "by_item": context.has_items,
-    }))
+    });
+    if let (Some(place), Some(map)) = (study.retained, parts.as_object_mut()) {
+        // Studies from before keep their ids.
+        map.insert("retained".to_owned(), serde_json::to_value(place).unwrap_or_default());
+    }
+    cell_id(&parts)
 }
 
 /// The key columns of a cell.
@@ -278,11 +286,14 @@ fn cell(
     };
     let series = occupancy_series(&id, &report)
         .chain(recall_series(&id, context, outcomes))
+        .chain(head_recall_series(&id, context, outcomes))
         .chain(survival_series(&id, outcomes))
         .chain(reading::range_error_series(&id, outcomes))
         .collect();
     let items = if context.has_items { items(&id, context, outcomes) } else { Vec::new() };
-    Ok(Outcome { cell: Some(row), series, more: vec![("items", items)], ..Outcome::default() })
+    let held = retained::rows(&id, context, study, EvictionCell { stack, seed: plan.seed.unwrap_or(0) })?;
+    let more = vec![("items", items), ("retained", held)];
+    Ok(Outcome { cell: Some(row), series, more, ..Outcome::default() })
 }
 
 pub(super) fn request(meta: &SequenceMeta, outcome: &SequenceOutcome) -> Request {

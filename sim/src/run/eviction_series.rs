@@ -100,6 +100,37 @@ pub(super) fn occupancy_series<'a>(
         .chain(of("allocated_kv_tokens", |point| point.allocated_kv_tokens))
 }
 
+/// Attention-mass recall of each KV head, over its query heads, decode steps and sequences.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(super) fn head_recall_series<'a>(
+    cell: &'a str,
+    context: &Context<'_>,
+    outcomes: &[&SequenceOutcome],
+) -> impl Iterator<Item = SeriesRow> + use<'a> {
+    let (heads, group) = (context.shape.kv_heads, context.shape.q_heads / context.shape.kv_heads.max(1));
+    let steps: u64 = outcomes.iter().map(|outcome| outcome.recall.len() as u64).sum();
+    let terms = steps * u64::from(group);
+    let places = usize::from(context.shape.layers) * usize::from(heads);
+    let mut sums = vec![0.0; if terms > 0 { places } else { 0 }];
+    for outcome in outcomes {
+        sums.iter_mut().zip(&outcome.head_recall).for_each(|(sum, recall)| *sum += recall);
+    }
+    let place = move |at: u16| (at / heads, at % heads);
+    (0..).zip(sums).map(move |(at, sum)| {
+        let (layer, head) = place(at);
+        SeriesRow {
+            cell: cell.to_owned(),
+            metric: "head_mass_recall",
+            stat: "mean",
+            layer: Some(layer),
+            x: f64::from(head),
+            x_hi: None,
+            value: sum / terms as f64,
+            n: terms,
+        }
+    })
+}
+
 pub(super) fn recall_series<'a>(
     cell: &'a str,
     context: &Context<'_>,

@@ -4,7 +4,7 @@ use super::RunError;
 use super::context::Context;
 use super::eviction::unfinished;
 use super::lint::{self, Observed};
-use super::recording::entropy_series;
+use super::recording::{entropy_series, token_entropy_series};
 use super::study::{Finished, unit};
 use crate::policy::exit::entropy::{Entropy, Lens};
 use crate::replay::{ExitOutcome, lens_decode_rows, replay_exit};
@@ -70,7 +70,11 @@ pub(super) fn run(
         let outcome = |&at: &usize| {
             // Place 0 is the recording.
             let mut outcome = match at.checked_sub(1).and_then(|at| plans.get(at)) {
-                None => Outcome { series: entropy_series(&all, layers), ..Outcome::default() },
+                None => {
+                    let mut series = entropy_series(&all, layers);
+                    series.extend(lens.first().map_or(Vec::new(), |rows| token_entropy_series(rows, layers)));
+                    Outcome { series, ..Outcome::default() }
+                }
                 Some(plan) => {
                     let seen = observed.iter().find(|(which, _)| *which == plan.lens);
                     cell(context, plan, &lens, seen.and_then(|(_, seen)| *seen))

@@ -1,6 +1,7 @@
 //! From a study and a trace to result tables: the public entry point.
 
 mod assemble;
+mod claims;
 mod compare;
 mod context;
 mod error;
@@ -15,6 +16,7 @@ mod pool;
 mod reading;
 mod recording;
 mod repeats;
+mod retained;
 mod serve;
 mod shard;
 mod study;
@@ -22,11 +24,12 @@ mod timeline;
 mod trees;
 
 pub use assemble::assemble;
+pub use claims::claim_results;
 pub use error::RunError;
 pub use generated::{Generated, source_info};
 pub use lint::never_triggered;
 pub use plan_columns::plan_columns;
-pub use serve::{ArmResult, ClaimResult, claims, serve_arms};
+pub use serve::{ArmResult, ClaimResult, Measured, claims, serve_arms};
 pub use shard::{Shard, batches, usual_batch};
 pub use study::{Keep, RunOptions, Study, study};
 pub use timeline::timeline;

@@ -5,6 +5,7 @@ use crate::policy::exit::entropy::Lens;
 use crate::replay::entropy_quantiles;
 use crate::results::{RECORDING, SeriesRow};
 use crate::trace::LensRow;
+use std::collections::BTreeMap;
 
 const BINS: usize = 40;
 
@@ -31,6 +32,43 @@ pub(super) fn entropy_series(rows: &[LensRow], layers: u16) -> Vec<SeriesRow> {
         }
     }
     series
+}
+
+/// Columns of the map of entropies: of a longer sequence, neighbouring positions are joined.
+const MOST_COLUMNS: usize = 160;
+
+/// The entropy by layer and position of one sequence, with the final norm. `rows` are its decode rows, positions ascending.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(super) fn token_entropy_series(rows: &[LensRow], layers: u16) -> Vec<SeriesRow> {
+    let mut positions: Vec<u32> = rows.iter().map(|row| row.pos.get()).collect();
+    positions.sort_unstable();
+    positions.dedup();
+    let width = positions.len().div_ceil(MOST_COLUMNS).max(1);
+    // (sum, count) by layer and column.
+    let mut sums: BTreeMap<(u16, usize), (f64, u64)> = BTreeMap::new();
+    for row in rows {
+        let column = positions.partition_point(|pos| *pos < row.pos.get()) / width;
+        let (sum, count) = sums.entry((row.layer.get(), column)).or_default();
+        *sum += f64::from(Lens::FinalNorm.entropy_nats(row));
+        *count += 1;
+    }
+    let columns: Vec<&[u32]> = positions.chunks(width).collect();
+    sums.into_iter()
+        .filter(|((layer, _), _)| *layer < layers)
+        .filter_map(|((layer, column), (sum, count))| {
+            let positions = columns.get(column)?;
+            Some(SeriesRow {
+                cell: RECORDING.to_owned(),
+                metric: "token_entropy_nats",
+                stat: "mean",
+                layer: Some(layer),
+                x: f64::from(*positions.first()?),
+                x_hi: Some(f64::from(*positions.last()?) + 1.0),
+                value: sum / count as f64,
+                n: count,
+            })
+        })
+        .collect()
 }
 
 /// Ranges of the values of one layer, one list for each (sequence, KV head).

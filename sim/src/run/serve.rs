@@ -7,7 +7,7 @@ use crate::cost::{BatchCost, Model};
 use crate::observe::LogDigest;
 use crate::results::{Bootstrap, CellRow, Estimate, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{Arm, Claim, Measure, Scenario, ServeStudy};
-use crate::serve::{self, ServeReport};
+use crate::serve::{self, PhaseTimes, ServeReport};
 use crate::table::Value;
 use crate::types::Bytes;
 use rayon::prelude::*;
@@ -28,10 +28,31 @@ pub struct ArmResult {
 pub struct ClaimResult {
     /// The claim.
     pub claim: Claim,
-    /// The figure under the published protocol, as text.
-    pub as_published: Option<String>,
-    /// The figure without the protocol's defects, as text.
-    pub corrected: Option<String>,
+    /// The figure under the published protocol.
+    pub as_published: Option<Measured>,
+    /// The figure without the protocol's defects.
+    pub corrected: Option<Measured>,
+}
+
+/// A figure that follows from arms, or from arithmetic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// As text, with interval and what has to be said with it.
+    pub text: String,
+    /// The number in the unit of its kind; absent where it cannot be had.
+    pub value: Option<f64>,
+    /// 95 % interval.
+    pub interval: Option<(f64, f64)>,
+}
+
+impl Measured {
+    fn of(estimate: Estimate, text: String) -> Self {
+        Self { text, value: Some(estimate.value), interval: estimate.interval }
+    }
+
+    fn exactly(value: f64, text: String) -> Self {
+        Self { text, value: Some(value), interval: None }
+    }
 }
 
 /// Serves every arm of a serving study.
@@ -70,7 +91,7 @@ pub fn claims(scenario: &Scenario) -> Result<Vec<ClaimResult>, RunError> {
     Ok(study.claims.iter().map(result).collect())
 }
 
-fn measured(study: &ServeStudy, arms: &[ArmResult], model: Option<&Model>, measure: &Measure) -> String {
+fn measured(study: &ServeStudy, arms: &[ArmResult], model: Option<&Model>, measure: &Measure) -> Measured {
     let find = |label: &str| arms.iter().find(|arm| arm.label == label);
     let interval = |estimate: Estimate, digits: usize| match estimate.interval {
         Some((low, high)) if high - low > 5e-4 => format!(" [{low:.digits$}, {high:.digits$}]"),
@@ -85,19 +106,21 @@ fn measured(study: &ServeStudy, arms: &[ArmResult], model: Option<&Model>, measu
             } else {
                 format!("; {fewer} tokens generated against {all}")
             };
-            Some(format!("{:.2}×{}{tokens}", estimate.value, interval(estimate, 2)))
+            let text = format!("{:.2}×{}{tokens}", estimate.value, interval(estimate, 2));
+            Some(Measured::of(estimate, text))
         }),
         Measure::PeakGib { arm } => find(arm).zip(model).and_then(|(result, model)| {
             let arm = study.arms.iter().find(|other| other.label == *arm)?;
-            Some(format!("{:.1} GiB", gib(peak_bytes(result, arm, model).get() + 2 * model.params())))
+            let held = gib(peak_bytes(result, arm, model).get() + 2 * model.params());
+            Some(Measured::exactly(held, format!("{held:.1} GiB")))
         }),
         Measure::Millis { arm } => find(arm).and_then(|arm| {
             let estimate = bootstrap(arm).mean(&latencies(arm))?;
-            Some(format!("{:.0} ms", estimate.value))
+            Some(Measured::of(estimate, format!("{:.0} ms", estimate.value)))
         }),
         Measure::Share { num, den } => Some(share(*num, *den)),
     };
-    found.unwrap_or_else(|| "-".to_owned())
+    found.unwrap_or_else(|| Measured { text: "-".to_owned(), value: None, interval: None })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rounded to a tenth anyway")]
@@ -112,13 +135,14 @@ fn peak_bytes(result: &ArmResult, arm: &Arm, model: &Model) -> Bytes {
 
 /// A share with its 95 % Wilson interval.
 #[expect(clippy::cast_precision_loss, reason = "counts of problems")]
-fn share(num: u64, den: u64) -> String {
+fn share(num: u64, den: u64) -> Measured {
     const Z: f64 = 1.959_964;
     let (n, p) = (den as f64, num as f64 / den as f64);
     let middle = (p + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
     let half = Z / (1.0 + Z * Z / n) * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
-    let (low, high) = (100.0 * (middle - half).max(0.0), 100.0 * (middle + half).min(1.0));
-    format!("{num}/{den} = {:.2} % [{low:.2}, {high:.2}]", 100.0 * p)
+    let (low, high) = ((middle - half).max(0.0), (middle + half).min(1.0));
+    let text = format!("{num}/{den} = {:.2} % [{:.2}, {:.2}]", 100.0 * p, 100.0 * low, 100.0 * high);
+    Measured { text, value: Some(p), interval: Some((low, high)) }
 }
 
 fn generated(arm: &ArmResult) -> u64 {
@@ -189,11 +213,24 @@ pub(super) fn run(
             let result = serve_arm(study, arm, cost.as_ref())?;
             fill(&mut row, arm, &result, baseline.as_ref(), cost.as_ref());
             context.advance();
-            Ok(Outcome { id, cell: Some(row), ..Outcome::default() })
+            let more = vec![("phases", phases(&id, &result))];
+            Ok(Outcome { id, cell: Some(row), more, ..Outcome::default() })
         };
         keep(wanted.par_iter().map(outcome).collect::<Result<_, RunError>>()?)?;
     }
     Ok(())
+}
+
+/// Rows of `phases`: the problems that were answered, in their order.
+#[expect(clippy::cast_precision_loss, reason = "a rounding in the sixteenth digit")]
+fn phases(cell: &str, result: &ArmResult) -> Vec<Vec<Value>> {
+    let row = |problem: &serve::ProblemOutcome| {
+        let PhaseTimes { waiting, gate, prefill, decode, verify } = problem.phases;
+        let mut row = vec![Value::Text(cell.to_owned()), Value::Text(problem.item.clone())];
+        row.extend([waiting, gate, prefill, decode, verify].map(|time| Value::Real(time.get() as f64 / 1e6)));
+        row
+    };
+    result.report.problems.iter().filter(|problem| !problem.is_refused).map(row).collect()
 }
 
 fn keys(context: &Context<'_>, study: &ServeStudy, arm: &Arm, cost: &dyn BatchCost) -> CellRow {

@@ -1,7 +1,7 @@
 //! One study over one trace: its units, batches of them, and the tables that they make up.
 
 use super::context::Context;
-use super::{RunError, assemble, eviction, exit, pool, serve, shard, trees};
+use super::{RunError, assemble, eviction, exit, pool, retained, serve, shard, trees};
 use crate::results::{
     Outcome, Part, RESULTS_VERSION, Results, ResultsError, Section, SourceInfo, StudyPlan, Unit, UnitKind,
 };
@@ -74,6 +74,7 @@ impl<'a> Study<'a> {
             match section {
                 Section::Eviction => {
                     if let Some(study) = &scenario.eviction {
+                        retained::check(&context, study)?;
                         units.extend(eviction::units(&context, study, &plan.eviction));
                     }
                 }

@@ -10,6 +10,7 @@ use super::{ScenarioError, ScenarioErrorKind, TreeStudy, TuneSpec};
 use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
 use crate::policy::exit::entropy::Lens;
 use crate::policy::{PolicyError, RawParams, registry};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// A checked study.
@@ -61,12 +62,26 @@ pub struct EvictionStudy {
     /// The effect on the next token is computed at every so-many-th decode step; 0 for never, absent for where the trace
     /// holds what it takes.
     pub next_token_every: Option<u32>,
+    /// The KV head whose tokens are written down after each eviction, with the reasons they are kept for; absent for none.
+    pub retained: Option<RetainedPlace>,
     /// Tokens a physical block.
     pub block_tokens: u32,
     /// Bytes of one stored key or value channel.
     pub bytes_per_scalar: u32,
     /// The stacks.
     pub policies: Vec<PolicyChoice>,
+}
+
+/// One KV head of one sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetainedPlace {
+    /// Index of the sequence in the trace.
+    pub sequence: u32,
+    /// Zero-based layer.
+    pub layer: u16,
+    /// Zero-based KV head.
+    pub kv_head: u16,
 }
 
 /// One stack of a study, not yet given a budget.
@@ -306,6 +321,7 @@ fn eviction(raw: RawEviction) -> Result<EvictionStudy, ScenarioErrorKind> {
         window: raw.window.unwrap_or(natural),
         output_error_every: raw.output_error_every,
         next_token_every: raw.next_token_every,
+        retained: raw.retained,
         block_tokens: raw.block_tokens,
         bytes_per_scalar: raw.bytes_per_scalar,
         policies: Vec::new(),

@@ -16,7 +16,7 @@ mod serve;
 mod trees;
 mod tune;
 
-pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, Scenario, ThetaUnit};
+pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, RetainedPlace, Scenario, ThetaUnit};
 pub use compare::{Compare, Pairing};
 pub use error::{ScenarioError, ScenarioErrorKind};
 pub use expect::{Expectation, ExpectedArm, Scalar};

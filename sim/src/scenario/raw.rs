@@ -66,6 +66,8 @@ pub(super) struct RawEviction {
     pub(super) output_error_every: u32,
     #[serde(default)]
     pub(super) next_token_every: Option<u32>,
+    #[serde(default)]
+    pub(super) retained: Option<super::RetainedPlace>,
     #[serde(default = "default_block")]
     pub(super) block_tokens: u32,
     #[serde(default = "default_scalar")]

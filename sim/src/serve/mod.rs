@@ -20,7 +20,7 @@ mod workload;
 
 pub use decisions::{BranchDecisions, PartialPass, ProblemDecisions};
 pub use error::ServeError;
-pub use report::{ProblemOutcome, ServeReport};
+pub use report::{PhaseTimes, ProblemOutcome, ServeReport};
 pub use run::run;
 pub use workload::{
     Arrivals, BranchEviction, Growth, PrefixMemory, Scheduler, ServeSettings, SharedEviction,

@@ -19,10 +19,27 @@ pub struct ProblemOutcome {
     pub recomputed_tokens: u64,
     /// Tokens whose keys and values were taken over from others.
     pub reused_tokens: u64,
+    /// Where the time from arrival to end went: the phases add up to it.
+    pub phases: PhaseTimes,
     /// Whether the verifier ran.
     pub is_verified: bool,
     /// Whether it was refused because it could never fit.
     pub is_refused: bool,
+}
+
+/// Where the time of a problem went. Refused problems have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PhaseTimes {
+    /// Time in which no pass had work of the problem.
+    pub waiting: Nanos,
+    /// Passes for the similarity gate.
+    pub gate: Nanos,
+    /// Batches that hold prompt tokens of the problem, computed for the first time or again.
+    pub prefill: Nanos,
+    /// Batches in which the problem only generates.
+    pub decode: Nanos,
+    /// Passes of the verifier.
+    pub verify: Nanos,
 }
 
 /// How a run went.

@@ -92,6 +92,7 @@ impl Run<'_, '_> {
             match (running.take(), arrival) {
                 (Some((end, pass)), arrival) if arrival.is_none_or(|at| end <= at) => {
                     self.now = end;
+                    self.account(&pass);
                     self.complete(pass)?;
                 }
                 (still, Some(at)) => {
@@ -152,6 +153,7 @@ impl Run<'_, '_> {
             computed_tokens: problem.computed,
             recomputed_tokens: problem.recomputed,
             reused_tokens: problem.reused,
+            phases: problem.phases,
             is_verified: problem.is_verified,
             is_refused: problem.is_refused,
         });
@@ -161,7 +163,7 @@ impl Run<'_, '_> {
     fn arrive(&mut self, at: usize) {
         let needed = least_blocks(&self.problems[at], self.settings);
         let problem = &mut self.problems[at];
-        (problem.arrival, problem.end) = (self.now, self.now);
+        (problem.arrival, problem.end, problem.accounted) = (self.now, self.now, self.now);
         let (req, root) = (problem.branches[0].key.req, problem.branches[0].prompt);
         let len = problem.branches.iter().map(|branch| branch.prompt + branch.target).max().unwrap_or(0);
         let capacity = self.settings.scheduler.capacity_blocks;
@@ -304,6 +306,34 @@ impl Run<'_, '_> {
         };
         self.note_change(child, changes);
         Ok(slots)
+    }
+
+    /// Books the time since the last pass to the phase that each open problem was in.
+    fn account(&mut self, pass: &Pass) {
+        for at in self.open.clone() {
+            let problem = &mut self.problems[at];
+            let elapsed = Nanos::new(self.now.get() - problem.accounted.get());
+            problem.accounted = self.now;
+            let phases = &mut problem.phases;
+            let phase = match pass {
+                Pass::Gates { problem: of } if *of == at => &mut phases.gate,
+                Pass::Verify { problem: of } if *of == at => &mut phases.verify,
+                Pass::Gates { .. } | Pass::Verify { .. } => &mut phases.waiting,
+                Pass::Batch(rows) => {
+                    let branches = &problem.branches;
+                    let mut of_problem = rows.iter().filter(|row| row.key.req.idx() == at).peekable();
+                    let generates = |row: &&BatchRow| branches[row.key.branch.idx()].stage == Stage::Decode;
+                    if of_problem.peek().is_none() {
+                        &mut phases.waiting
+                    } else if of_problem.all(|row| generates(&row)) {
+                        &mut phases.decode
+                    } else {
+                        &mut phases.prefill
+                    }
+                }
+            };
+            *phase += elapsed;
+        }
     }
 
     fn complete(&mut self, pass: Pass) -> Result<(), ServeError> {

@@ -1,6 +1,6 @@
 //! What changes during a run: how far each branch is, and which blocks it holds.
 
-use super::{BranchDecisions, ProblemDecisions};
+use super::{BranchDecisions, PhaseTimes, ProblemDecisions};
 use crate::ledger::BranchKey;
 use crate::types::{BranchId, Nanos, ReqId};
 
@@ -82,6 +82,9 @@ pub(super) struct Problem<'w> {
     pub(super) standing: Standing,
     pub(super) arrival: Nanos,
     pub(super) end: Nanos,
+    pub(super) phases: PhaseTimes,
+    /// The phases account for the time up to here.
+    pub(super) accounted: Nanos,
     pub(super) is_verified: bool,
     pub(super) is_refused: bool,
     /// The root, then the branches.
@@ -118,6 +121,8 @@ impl<'w> Problem<'w> {
             standing: Standing::Expected,
             arrival: Nanos::ZERO,
             end: Nanos::ZERO,
+            phases: PhaseTimes::default(),
+            accounted: Nanos::ZERO,
             is_verified: false,
             is_refused: false,
             branches,

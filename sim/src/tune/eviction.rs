@@ -137,6 +137,7 @@ impl<'a> Settings<'a> {
         let part = EvictionStudy {
             budgets,
             policies: policies.iter().map(|&at| self.study.policies[at].clone()).collect(),
+            retained: None,
             ..self.study.clone()
         };
         let scenario = Scenario {

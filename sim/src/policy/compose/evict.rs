@@ -18,6 +18,10 @@ pub enum Reason {
     Selected,
     /// In the recent buffer.
     Recent,
+    /// In a block that holds a protected token, where blocks are kept whole.
+    Block,
+    /// There was room for everything: nothing was decided.
+    Fits,
 }
 
 /// The outcome of an eviction of one KV head.
@@ -184,7 +188,7 @@ impl Stack {
 
     /// The eviction of a head that holds no more than it may.
     fn keeps_all(&self, head: &HeadInput<'_>) -> Option<Eviction> {
-        let reason = |pos: &Pos| if pos.get() < self.knobs.sinks { Reason::Sink } else { Reason::Recent };
+        let reason = |pos: &Pos| if pos.get() < self.knobs.sinks { Reason::Sink } else { Reason::Fits };
         (head.resident.len() <= head.capacity as usize).then(|| Eviction {
             kept: head.resident.to_vec(),
             reasons: head.resident.iter().map(reason).collect(),

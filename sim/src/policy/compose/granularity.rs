@@ -105,7 +105,7 @@ impl Stack {
             |slots: &[usize], reason| tokens.extend(slots.iter().map(|&slot| (scored[slot], reason)));
         keep(&sinks, Reason::Sink);
         keep(&reserved, Reason::Reserved);
-        keep(&units.forced, Reason::Reserved);
+        keep(&units.forced, Reason::Block);
         for slot in &selection.slots {
             keep(units.slots.get(slot).map_or(&[], Vec::as_slice), Reason::Selected);
         }

@@ -1,6 +1,6 @@
 //! A checked stack.
 
-use super::{Granularity, KeepOrder, Knobs, Places, StackSpec};
+use super::{Granularity, KeepOrder, Knobs, Places, Reason, StackSpec};
 use crate::policy::attend::Attend;
 use crate::policy::budget::{Budget, Place};
 use crate::policy::registry::{ATTENDS, BUDGETS, RESERVES, SCHEDULES, SCORES, SELECTS, STORES, find};
@@ -383,6 +383,19 @@ impl Stack {
             }
         }
         evictions
+    }
+
+    /// The word for a reason in tables: where one of the stack's policies decided, it says what it goes by.
+    #[must_use]
+    pub fn reason_word(&self, reason: Reason) -> &'static str {
+        match reason {
+            Reason::Sink => "sink",
+            Reason::Reserved => self.reserve.reason(),
+            Reason::Selected => self.select.reason(),
+            Reason::Recent => "recent",
+            Reason::Block => "block",
+            Reason::Fits => "fits",
+        }
     }
 
     /// What the scores of a token depend on, beside the tokens resident, the eviction and the seed.

@@ -38,6 +38,11 @@ pub trait Reserve: std::fmt::Debug + Send + Sync {
         draws: &Draws,
     ) -> Result<Vec<usize>, PolicyError>;
 
+    /// What a reserved token is kept for, as a word in tables.
+    fn reason(&self) -> &'static str {
+        "reserved"
+    }
+
     /// The effective parameters.
     fn params(&self) -> serde_json::Value;
 }

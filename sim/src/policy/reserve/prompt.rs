@@ -67,6 +67,10 @@ impl Reserve for Prompt {
         Ok(of_prompt)
     }
 
+    fn reason(&self) -> &'static str {
+        "prompt"
+    }
+
     fn params(&self) -> serde_json::Value {
         serde_json::json!({})
     }

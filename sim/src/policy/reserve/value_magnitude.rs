@@ -103,6 +103,10 @@ impl Reserve for ValueMagnitude {
         Ok(slots_of(view, choice, &num::top(widths, count)))
     }
 
+    fn reason(&self) -> &'static str {
+        "value"
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

@@ -39,6 +39,11 @@ pub trait Select: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// What a selected token is kept for, as a word in tables.
+    fn reason(&self) -> &'static str {
+        "score"
+    }
+
     /// The effective parameters.
     fn params(&self) -> serde_json::Value;
 }

@@ -106,6 +106,10 @@ impl Select for WeightedSample {
         true
     }
 
+    fn reason(&self) -> &'static str {
+        "sampled"
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

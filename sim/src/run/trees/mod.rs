@@ -5,6 +5,7 @@ mod joint;
 mod lint;
 mod measures;
 mod tables;
+mod wordings;
 
 pub use measures::{TreeMeasures, keys as tree_keys, log_digest as tree_log_digest};
 pub use tables::problem as tree_problem;
@@ -129,7 +130,7 @@ pub(super) fn run(
                 }
                 None => {
                     let (key, first) = order[at - plans.len()];
-                    let mut more = Vec::new();
+                    let mut more = vec![("wordings", wordings::rows(&plans[first], key, &trees))];
                     if let Some(table) = tables_of.get(key) {
                         more.push(("steps", tables::steps(study, &plans[first], key, table, model)));
                         if joint.contains(key) {
