@@ -7,6 +7,7 @@ mod fixture;
 mod fuzz;
 mod gallery;
 mod more;
+mod overlay;
 mod report;
 mod rows;
 mod xml;
@@ -64,9 +65,12 @@ fn the_first_word_of_a_caption_is_the_evidence() {
     let expected = [
         ("accuracy-vs-budget", "Executed"),
         ("entropy-by-layer", "Recorded"),
+        ("entropy-map", "Recorded"),
         ("exit-layer-histogram", "Decision"),
         ("exit-map", "Decision"),
         ("exit-threshold", "Decision"),
+        ("fidelity-calibration", "Proxy and executed"),
+        ("head-coverage", "Proxy"),
         ("occupancy", "Decision"),
         ("output-error-vs-budget", "Proxy"),
         ("pareto-bytes", "Executed and decision"),
@@ -74,11 +78,15 @@ fn the_first_word_of_a_caption_is_the_evidence() {
         ("pareto-work", "Decision"),
         ("pool-hit-rate", "Decision"),
         ("proxy-vs-executed", "Proxy and executed"),
+        ("published-claims", "Proxy"),
         ("range-error", "Decision"),
         ("recall-by-step", "Proxy"),
         ("recall-vs-budget", "Proxy"),
+        ("retained-map", "Decision"),
+        ("saved-work", "Decision"),
         ("seed-spread", "Executed"),
         ("serve-latency", "Proxy"),
+        ("serve-phases", "Proxy"),
         ("serve-speedup", "Proxy"),
         ("steps-epsilon", "Decision"),
         ("steps-margin", "Decision"),
@@ -89,6 +97,7 @@ fn the_first_word_of_a_caption_is_the_evidence() {
         ("tau-theta-map", "Decision"),
         ("theta-epsilon-map", "Decision"),
         ("value-range", "Recorded"),
+        ("wording-similarity", "Decision"),
     ];
     for ((id, drawing), (wanted, word)) in drawings(&fixture::study()).into_iter().zip(expected) {
         assert_eq!(id, wanted);

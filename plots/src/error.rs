@@ -31,6 +31,17 @@ pub enum PlotsError {
         /// What is wrong with the table.
         source: TableError,
     },
+    /// Studies do not fit together.
+    #[error("studies cannot be shown together: table `{table}`: {source}")]
+    Overlay {
+        /// The table.
+        table: String,
+        /// What does not fit.
+        source: TableError,
+    },
+    /// There is nothing to show together.
+    #[error("no study is given; accepted: at least one results folder")]
+    NoStudy,
     /// A file or folder cannot be written or removed.
     #[error("{}: {source}", path.display())]
     Io {

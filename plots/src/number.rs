@@ -37,6 +37,14 @@ pub(crate) fn plain(value: f64, digits: usize) -> String {
     text
 }
 
+/// `1 more policy is`, `3 more policies are`.
+pub(crate) fn more_policies(left: usize) -> String {
+    match left {
+        1 => "1 more policy is".to_owned(),
+        left => format!("{left} more policies are"),
+    }
+}
+
 /// A share as a percentage with one decimal.
 pub(crate) fn percent(share: f64) -> String {
     let text = format!("{:.1} %", share * 100.0);

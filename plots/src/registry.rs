@@ -3,19 +3,24 @@
 use crate::error::PlotsError;
 use crate::figure::Figure;
 use crate::figures::{
-    ACCURACY_VS_BUDGET, EXIT_MAP, EntropyByLayer, ExitLayerHistogram, ExitThreshold, OUTPUT_ERROR_VS_BUDGET,
-    Occupancy, PARETO_BYTES, PARETO_RECALL, PARETO_WORK, POOL_HIT_RATE, ProxyVsExecuted, RANGE_ERROR,
-    RECALL_BY_STEP, RECALL_VS_BUDGET, SERVE_LATENCY, SERVE_SPEEDUP, STEPS_EPSILON, STEPS_MARGIN, STEPS_TAU,
-    STEPS_TAU_CONF, STEPS_THETA, SURVIVAL, SeedSpread, TAU_THETA_MAP, THETA_EPSILON_MAP, ValueRange,
+    ACCURACY_VS_BUDGET, EXIT_MAP, EntropyByLayer, EntropyMap, ExitLayerHistogram, ExitThreshold,
+    FidelityCalibration, HeadCoverage, OUTPUT_ERROR_VS_BUDGET, Occupancy, PARETO_BYTES, PARETO_RECALL,
+    PARETO_WORK, POOL_HIT_RATE, ProxyVsExecuted, PublishedClaims, RANGE_ERROR, RECALL_BY_STEP,
+    RECALL_VS_BUDGET, RetainedMap, SERVE_LATENCY, SERVE_SPEEDUP, STEPS_EPSILON, STEPS_MARGIN, STEPS_TAU,
+    STEPS_TAU_CONF, STEPS_THETA, SURVIVAL, SavedWork, SeedSpread, ServePhases, TAU_THETA_MAP,
+    THETA_EPSILON_MAP, ValueRange, WordingSimilarity,
 };
 
 /// All figures, sorted by id.
 pub const FIGURES: &[&dyn Figure] = &[
     &ACCURACY_VS_BUDGET,
     &EntropyByLayer,
+    &EntropyMap,
     &ExitLayerHistogram,
     &EXIT_MAP,
     &ExitThreshold,
+    &FidelityCalibration,
+    &HeadCoverage,
     &Occupancy,
     &OUTPUT_ERROR_VS_BUDGET,
     &PARETO_BYTES,
@@ -23,11 +28,15 @@ pub const FIGURES: &[&dyn Figure] = &[
     &PARETO_WORK,
     &POOL_HIT_RATE,
     &ProxyVsExecuted,
+    &PublishedClaims,
     &RANGE_ERROR,
     &RECALL_BY_STEP,
     &RECALL_VS_BUDGET,
+    &RetainedMap,
+    &SavedWork,
     &SeedSpread,
     &SERVE_LATENCY,
+    &ServePhases,
     &SERVE_SPEEDUP,
     &STEPS_EPSILON,
     &STEPS_MARGIN,
@@ -38,6 +47,7 @@ pub const FIGURES: &[&dyn Figure] = &[
     &TAU_THETA_MAP,
     &THETA_EPSILON_MAP,
     &ValueRange,
+    &WordingSimilarity,
 ];
 
 /// The figure called `id`.

@@ -21,6 +21,7 @@ pub(crate) mod runtime;
 pub(crate) mod setup;
 pub(crate) mod shard;
 pub(crate) mod status;
+pub(crate) mod studies;
 pub(crate) mod study;
 pub(crate) mod sweep;
 pub(crate) mod sweep_plan;

@@ -1,6 +1,7 @@
 //! `kvlab plot`: figures from result tables.
 
 use super::report::write;
+use super::studies;
 use crate::exit::{CliError, Done};
 use crate::output::{news, print};
 use kvlab_plots::{
@@ -11,16 +12,21 @@ use std::path::{Path, PathBuf};
 
 /// Draw figures from result tables: SVG, the data behind each as CSV, and the command.
 ///
-/// Figures whose columns are missing are named with what they lack; `--list` shows that without drawing.
+/// Figures whose columns are missing are named with what they lack; `--list` shows that without drawing. Several results folders are shown
+/// together: a Pareto front is that of all their cells, and every label names its study.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kvlab plot study --figure occupancy --png\n  kvlab plot study other-study --figure pareto-bytes --out both\n  \
+kvlab plot trees --tuned tuned --figure steps-tau   with what `kvlab tune --out tuned` recommends"
+)]
 pub(crate) struct Args {
-    /// Results folders; several only with --gallery
+    /// Results folders; several are shown together, or side by side with --gallery
     #[arg(required = true)]
     results: Vec<PathBuf>,
     /// Draw only this figure
     #[arg(long, value_name = "ID")]
     figure: Option<String>,
-    /// Folder for the figures [default: RESULTS/figures]
+    /// Folder for the figures [default: figures inside the first results folder]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Also write each figure as PNG, with a font that ships with kvlab
@@ -29,6 +35,9 @@ pub(crate) struct Args {
     /// Say which figures the tables allow and what the others lack, and draw nothing
     #[arg(long, conflicts_with_all = ["figure", "out", "png", "gallery"])]
     list: bool,
+    /// Folder that `kvlab tune --out` wrote: the recommended thresholds are drawn into the step curves
+    #[arg(long, value_name = "DIR", conflicts_with = "gallery")]
+    tuned: Option<PathBuf>,
     /// Write a Markdown page of all figures, each from the first folder that allows it, with the pictures in a folder of its name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["figure", "out", "png"])]
     gallery: Option<PathBuf>,
@@ -39,24 +48,21 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let studies: Vec<Results> =
-        args.results.iter().map(|folder| kvlab_sim::results::read(folder)).collect::<Result<_, _>>()?;
     if let Some(page) = &args.gallery {
+        let studies: Vec<Results> =
+            args.results.iter().map(|folder| kvlab_sim::results::read(folder)).collect::<Result<_, _>>()?;
         return gallery(args, &studies, page);
     }
-    let ([results], [from]) = (&studies[..], &args.results[..]) else {
-        let reason =
-            "a second results folder; figures are drawn from one, only --gallery takes several".to_owned();
-        return Err(CliError::Invalid { path: args.results[1].clone(), reason });
-    };
+    let results = studies::together(&args.results, args.tuned.as_deref())?;
     if args.list {
-        return list(results);
+        return list(&results);
     }
+    let from = args.results.first().map_or(Path::new(""), PathBuf::as_path);
     let folder = args.out.clone().unwrap_or_else(|| from.join("figures"));
     let pictures = if args.png { Pictures::SvgAndPng } else { Pictures::Svg };
     let rendered = match &args.figure {
-        Some(id) => vec![render_one(results, id, &folder, pictures)?],
-        None => render_all(results, &folder, pictures)?,
+        Some(id) => vec![render_one(&results, id, &folder, pictures)?],
+        None => render_all(&results, &folder, pictures)?,
     };
     tell(&rendered);
     let drawn = rendered.iter().any(|figure| figure.status == Status::Drawn);

@@ -1,5 +1,6 @@
 //! `kvlab report`: one HTML file from result tables.
 
+use super::studies;
 use crate::exit::{CliError, Done};
 use crate::output::news;
 use std::path::{Path, PathBuf};
@@ -7,21 +8,26 @@ use std::path::{Path, PathBuf};
 /// Write one self-contained HTML report from result tables: figures, tables, findings, provenance.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Results folder
-    results: PathBuf,
-    /// The report [default: RESULTS/report.html]
+    /// Results folders; several are shown together
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// The report [default: report.html inside the first results folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write Markdown instead, with the pictures in a folder beside it [default: RESULTS/report.md]
+    /// Write Markdown instead, with the pictures in a folder beside it [default: report.md there]
     #[arg(long)]
     markdown: bool,
+    /// Folder that `kvlab tune --out` wrote: the recommended thresholds are drawn into the step curves
+    #[arg(long, value_name = "DIR")]
+    tuned: Option<PathBuf>,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let results = kvlab_sim::results::read(&args.results)?;
+    let results = studies::together(&args.results, args.tuned.as_deref())?;
+    let from = args.results.first().map_or(Path::new(""), PathBuf::as_path);
     let name = if args.markdown { "report.md" } else { "report.html" };
-    let path = args.out.clone().unwrap_or_else(|| args.results.join(name));
+    let path = args.out.clone().unwrap_or_else(|| from.join(name));
     if args.markdown {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let page = kvlab_plots::render_markdown(&results, &format!("{stem}-figures"))?;

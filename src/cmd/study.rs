@@ -175,7 +175,7 @@ pub(crate) fn outcome(results: &Results) -> Done {
 
 /// Flags that change where results go or how fast they come, and no number.
 const SILENT: &[&str] =
-    &["--threads", "--out", "--format", "--csv", "--check", "--shard", "--batch", "--fresh"];
+    &["--threads", "--out", "--format", "--csv", "--check", "--shard", "--batch", "--fresh", "--tables"];
 
 /// The command line as it was given, with the program's name only and without [`SILENT`] flags: equal results are
 /// attributed to equal commands.

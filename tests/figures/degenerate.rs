@@ -100,6 +100,8 @@ fn uniform(low: f64, high: f64) -> Results {
             (cell.as_str(), "step_mass_recall", "mean"),
             (cell.as_str(), "survival", "mean"),
             (cell.as_str(), "range_error_correlation", "mean"),
+            (cell.as_str(), "head_mass_recall", "mean"),
+            (RECORDING, "token_entropy_nats", "mean"),
             (exit.as_str(), "exit_layer_count", "count"),
             (RECORDING, "lens_entropy_nats", "p50"),
             (RECORDING, "value_range_count", "count"),
@@ -116,13 +118,14 @@ fn uniform(low: f64, high: f64) -> Results {
                     real("value", height),
                 ]
                 .into_iter()
-                .filter(|(name, _)| name != "layer" || cell == RECORDING),
+                .filter(|(name, _)| name != "layer" || cell == RECORDING || metric == "head_mass_recall"),
             );
         }
     }
     let mut results = fixture::results(&cells, &series);
     results.more =
         vec![("steps".to_owned(), more::steps(&["rksc"])), ("joint".to_owned(), more::joint("rksc", 1))];
+    results.more.extend(more::drawn("e0", &["serve0", "serve1"], "rksc", low));
     results
 }
 
@@ -241,6 +244,7 @@ fn names_with_markup_are_text() {
     let mut results = fixture::results(&cells, &series);
     results.more =
         vec![("steps".to_owned(), more::steps(&HOSTILE)), ("joint".to_owned(), more::joint(HOSTILE[0], 2))];
+    results.more.extend(more::drawn(&format!("{}0", HOSTILE[0]), &[], HOSTILE[0], 0.5));
     results.manifest.scenario = HOSTILE[0].to_owned();
     results.manifest.why = HOSTILE[1].to_owned();
     results.manifest.command = HOSTILE[0].to_owned();

@@ -75,8 +75,10 @@ fn built_study() -> Results {
     recording(&mut series, &mut noise);
     more::cells(&mut cells);
     more::series(&mut series, "snapkv-01280");
-    let tables =
+    more::maps(&mut series, "snapkv-01280", LAYERS);
+    let mut tables =
         vec![("steps".to_owned(), more::steps(&["rksc"])), ("joint".to_owned(), more::joint("rksc", 6))];
+    tables.extend(more::drawn("vase-at01280", &["no-kv", "exact", "rksc"], "rksc", 0.8));
     Results { manifest: manifest(), cells: cells.table(), series: series.table(), more: tables }
 }
 

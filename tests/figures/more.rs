@@ -1,7 +1,10 @@
 //! Cells and tables of branch trees, pools and simulated serving, as those studies write them. No number is a measurement.
 
 use super::rows::{Noise, Rows, int, real, text};
-use kvlab_sim::results::{JOINT_COLUMNS, STEP_COLUMNS};
+use kvlab_sim::results::{
+    CALIBRATION_COLUMNS, CLAIM_COLUMNS, JOINT_COLUMNS, PHASE_COLUMNS, RECORDING, RETAINED_COLUMNS,
+    STEP_COLUMNS, WORDING_COLUMNS,
+};
 use kvlab_sim::table::{Table, Value};
 
 fn rate(id: &str, num: i64, den: i64) -> Vec<(String, Value)> {
@@ -100,6 +103,32 @@ pub(crate) fn series(series: &mut Rows, cell: &str) {
     }
 }
 
+/// Recall by KV head of `cell`, and entropies of one sequence by layer and position.
+pub(crate) fn maps(series: &mut Rows, cell: &str, layers: u16) {
+    let mut noise = Noise::new(13);
+    for layer in 0..layers {
+        let mut push = |cell: &str, metric: &str, x: f64, x_hi: Option<f64>, value: f64| {
+            let row = [
+                text("cell", cell),
+                text("metric", metric),
+                text("stat", "mean"),
+                int("layer", i64::from(layer)),
+                real("x", x),
+                real("value", value),
+            ];
+            series.push(row.into_iter().chain(x_hi.map(|x_hi| real("x_hi", x_hi))));
+        };
+        for head in 0_u8..3 {
+            push(cell, "head_mass_recall", f64::from(head), None, 0.7 + 0.3 * noise.unit());
+        }
+        for column in 0_u8..40 {
+            let x = 90.0 + f64::from(column);
+            let value = 10.0 * noise.unit() * (1.0 - f64::from(layer) / f64::from(layers));
+            push(RECORDING, "token_entropy_nats", x, Some(x + 1.0), value);
+        }
+    }
+}
+
 /// Step functions of every threshold of stacks called `labels`.
 pub(crate) fn steps(labels: &[&str]) -> Table {
     let mut rows = Rows::of(STEP_COLUMNS);
@@ -187,4 +216,68 @@ pub(crate) fn joint(label: &str, problems: i64) -> Table {
         }
     }
     rows.table()
+}
+
+/// The tables that are there to be drawn: `cell` holds tokens, `arms` are served, `stack` has a similarity gate; numbers are around `value`.
+pub(crate) fn drawn(cell: &str, arms: &[&str], stack: &str, value: f64) -> Vec<(String, Table)> {
+    let mut retained = Rows::of(RETAINED_COLUMNS);
+    for seen in [96_i64, 160, 224] {
+        for (from, upto, reason) in [
+            (0, 3, "sink"),
+            (10, 12, "value"),
+            (20, 20 + seen / 8, "sampled"),
+            (seen - 32, seen - 1, "recent"),
+        ] {
+            let places = [int("sequence", 0), int("layer", 3), int("kv_head", 1), int("seen", seen)];
+            let run = [int("from", from), int("upto", upto), text("reason", reason), text("cell", cell)];
+            retained.push(places.into_iter().chain(run));
+        }
+    }
+    let mut phases = Rows::of(PHASE_COLUMNS);
+    for (arm, item) in arms.iter().flat_map(|arm| ["p1", "p2"].map(|item| (arm, item))) {
+        let times = ["waiting_ms", "gate_ms", "prefill_ms", "decode_ms", "verify_ms"];
+        let times = times.into_iter().zip(1_u8..).map(|(name, at)| real(name, value / 5.0 * f64::from(at)));
+        phases.push([text("cell", arm), text("item", item)].into_iter().chain(times));
+    }
+    let mut wordings = Rows::of(WORDING_COLUMNS);
+    for level in 0_u8..4 {
+        let sigma = value / (1.0 + f64::from(level));
+        let quantiles =
+            ["sigma_min", "sigma_p10", "sigma_p50", "sigma_p90", "sigma_max"].map(|name| real(name, sigma));
+        let counts =
+            [int("branches", 40), int("sharing", 20), int("both_answers", 40), int("changed_answers", 3)];
+        let keys =
+            [text("stack", stack), text("group", stack), real("tau", 0.8), int("level", i64::from(level))];
+        wordings.push(keys.into_iter().chain(quantiles).chain(counts));
+    }
+    let mut claims = Rows::of(CLAIM_COLUMNS);
+    for unit in ["times", "ms", "GiB", "share"] {
+        let keys = [
+            text("scenario", stack),
+            text("claim", stack),
+            text("unit", unit),
+            text("published_text", "3.0×"),
+        ];
+        let ours = ["published", "as_published", "as_published_lo", "as_published_hi", "corrected"];
+        claims.push(keys.into_iter().chain(ours.map(|name| real(name, value))));
+    }
+    let mut calibration = Rows::of(CALIBRATION_COLUMNS);
+    for (kind, policy, at) in [("knot", None, 0.0), ("knot", None, 1.0), ("cell", Some(stack), 0.5)] {
+        let mut row =
+            vec![text("kind", kind), text("estimate", "attn_mass_recall"), text("outcome", "accuracy")];
+        row.extend(policy.map(|policy| text("policy", policy)));
+        row.extend([real("value", value * at), real("curve", value * at), int("problems", 20)]);
+        row.extend([real("curve_lo", value * at - 0.1), real("curve_hi", value * at + 0.1)]);
+        row.extend(policy.into_iter().flat_map(|_| [real("executed", value), real("left_out", value)]));
+        calibration.push(row);
+    }
+    [
+        ("retained", retained),
+        ("phases", phases),
+        ("wordings", wordings),
+        ("claims", claims),
+        ("calibration", calibration),
+    ]
+    .map(|(name, rows)| (name.to_owned(), rows.table()))
+    .into()
 }

@@ -5,7 +5,7 @@ use super::more;
 use super::rows::{Noise, Rows, int, real, text};
 use kvlab_plots::{FIGURES, Page, render_markdown, render_report};
 use kvlab_sim::results::Results;
-use kvlab_sim::table::Value;
+use kvlab_sim::table::{Column, Value};
 
 /// The answer section without tags.
 fn answer(results: &Results) -> String {
@@ -43,7 +43,7 @@ fn sliders_hold_numbers_to_the_last_bit() {
     let page = render_report(&fixture::study());
     assert!(page.contains("data-sliders") && page.contains("href=\"#thresholds\""));
     assert!(page.contains("0.30000000000000004"), "0.1 + 0.2 is written with all its digits");
-    assert!(!page.contains("For want of room"));
+    assert!(!page.contains("Not everything is here"));
     let mut without = fixture::study();
     without.more.clear();
     assert!(!render_report(&without).contains("data-sliders"));
@@ -55,8 +55,43 @@ fn sliders_over_many_problems_say_how_many_the_page_holds() {
     results.more = vec![("joint".to_owned(), more::joint("rksc", 20_000))];
     let page = render_report(&results);
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
-    let (_, note) = page.split_once("For want of room: rksc holds the first ").unwrap();
+    let (_, note) = page.split_once("for want of room, rksc holds the first ").unwrap();
     assert!(note.contains(" of 20,000 problems"), "{}", &note[..80]);
+}
+
+/// A table for sliders that the script could not read is told in words, and the rest of the page stands.
+#[test]
+fn sliders_without_usable_rows_give_a_message() {
+    let with = |joint: kvlab_sim::table::Table| {
+        let mut results = fixture::study();
+        results.more = vec![("joint".to_owned(), joint)];
+        render_report(&results)
+    };
+    let no_rows = with(more::joint("rksc", 0));
+    assert!(no_rows.contains("<code>joint</code> has no row") && no_rows.contains("There are no sliders"));
+    assert!(!no_rows.contains("data-sliders>"), "no box for the script");
+    let changed = |params: &str| {
+        let table = more::joint("<b>rksc", 1);
+        let mut out = kvlab_sim::table::Table::new();
+        for (name, column) in table.names().iter().zip(table.columns()) {
+            let texts = vec![Some(params.to_owned()); table.rows()];
+            let column = if name == "params" { Column::Text(texts) } else { column.clone() };
+            out.push(name, column).unwrap();
+        }
+        with(out)
+    };
+    for (params, reason) in [
+        ("", "name no <code>share</code> policy"),
+        ("[1]", "name no <code>share</code> policy"),
+        (r#"{"share": {"kind": "asks", "params": {"tau": "NaN"}}}"#, "has no number <code>tau</code>"),
+        (r#"{"share": {"kind": "off"}, "verify": {"kind": "cgee"}}"#, "has no number <code>tau_conf</code>"),
+    ] {
+        let page = changed(params);
+        assert!(page.contains(reason), "{params}");
+        assert!(page.contains("&lt;b&gt;rksc is left out, because") && !page.contains("<b>rksc"), "{params}");
+    }
+    let one = with(more::joint("rksc", 1));
+    assert!(one.contains("data-sliders>") && !one.contains("There are no sliders"));
 }
 
 #[test]

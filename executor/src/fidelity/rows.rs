@@ -7,8 +7,7 @@ use kvlab_sim::{
     metrics::{Better, Metric},
     results::{
         Bootstrap, CALIBRATION_COLUMNS, CellRow, Estimate, FIDELITY_COLUMNS, Results, SeriesRow, cell_id,
-        cells_table,
-        series_table, table_of,
+        cells_table, series_table, table_of,
     },
     table::Value,
 };

@@ -59,8 +59,10 @@ pub(crate) fn exit_cells(results: &Results) -> Vec<ExitCell> {
         .collect();
     let varies =
         |reader: Reader<'_>| rows.iter().map(|&row| reader.text(row)).collect::<BTreeSet<_>>().len() > 1;
-    let extras: Vec<Reader<'_>> =
-        [unit, source, policy, arm].into_iter().filter(|reader| varies(*reader)).collect();
+    let extras: Vec<Reader<'_>> = [unit, source, policy, arm, column("scenario")]
+        .into_iter()
+        .filter(|reader| varies(*reader))
+        .collect();
     rows.iter()
         .filter_map(|&row| {
             let mut facet = lens.text(row).map_or("lens not named".to_owned(), |lens| format!("{lens} lens"));

@@ -96,7 +96,7 @@ impl Figure for ExitLayerHistogram {
     }
 }
 
-fn bins_by_cell(results: &Results) -> BTreeMap<String, Vec<Bin>> {
+pub(super) fn bins_by_cell(results: &Results) -> BTreeMap<String, Vec<Bin>> {
     let mut found: BTreeMap<String, Vec<Bin>> = BTreeMap::new();
     for (key, bins) in samples(&results.series, METRIC) {
         found.entry(key.cell).or_default().extend(bins);
@@ -105,7 +105,7 @@ fn bins_by_cell(results: &Results) -> BTreeMap<String, Vec<Bin>> {
 }
 
 /// Cells of one lens and one ε at a few θ: the ε that skips most, sound thresholds, and where anything leaves early.
-fn representative<'a>(results: &Results, cells: &'a [ExitCell]) -> Vec<&'a ExitCell> {
+pub(super) fn representative<'a>(results: &Results, cells: &'a [ExitCell]) -> Vec<&'a ExitCell> {
     let skip = Reader::new(&results.cells, "skip_rate");
     let skipped = |cell: &ExitCell| skip.number(cell.row).unwrap_or(0.0);
     let pool = preferring(cells.iter().collect(), ExitCell::is_sound);

@@ -53,13 +53,11 @@ impl Figure for ExitThreshold {
         let drawn = spread(&epsilons, MOST_LINES);
         let looks: Vec<(Option<f64>, Look)> =
             drawn.iter().enumerate().map(|(at, epsilon)| (*epsilon, ordinal(at, drawn.len()))).collect();
+        let of_facets: Vec<Facet<'_>> = facets.iter().map(|name| Facet::of(&cells, name)).collect();
         let mut panels = Vec::new();
         for metric in &metrics {
             let y = height_axis(results, &cells, metric);
-            for facet in &facets {
-                let of_facet: Vec<&ExitCell> = cells.iter().filter(|cell| cell.facet == *facet).collect();
-                panels.push(panel(results, &of_facet, metric, y.clone(), &looks));
-            }
+            panels.extend(of_facets.iter().map(|facet| panel(results, facet, metric, y.clone(), &looks)));
         }
         let mut legend: Vec<Key> = looks
             .iter()
@@ -85,6 +83,42 @@ impl Figure for ExitThreshold {
         };
         let alt = format!("{}. {}", self.title(), clipped(&described(results, &cells, &facets), 900));
         behind(results, &cells).finish(self, scene, alt)
+    }
+}
+
+/// The cells of one panel, with what is asked of them again and again: a study may have tens of thousands.
+struct Facet<'a> {
+    cells: Vec<&'a ExitCell>,
+    thetas: Vec<f64>,
+    /// Bits of the θ that decide nothing in any cell.
+    vacuous: BTreeSet<u64>,
+    /// Rows by bits of θ and of ε.
+    rows: BTreeMap<(u64, Option<u64>), Vec<usize>>,
+}
+
+impl<'a> Facet<'a> {
+    fn of(all: &'a [ExitCell], name: &str) -> Self {
+        let cells: Vec<&ExitCell> = all.iter().filter(|cell| cell.facet == name).collect();
+        let (mut rows, mut sound) = (BTreeMap::new(), BTreeSet::new());
+        for cell in &cells {
+            let theta = cell.theta.to_bits();
+            rows.entry((theta, cell.epsilon.map(f64::to_bits))).or_insert_with(Vec::new).push(cell.row);
+            if !sound.contains(&theta) && cell.is_sound() {
+                sound.insert(theta);
+            }
+        }
+        let thetas = distinct(cells.iter().map(|cell| cell.theta));
+        let vacuous =
+            thetas.iter().map(|theta| theta.to_bits()).filter(|bits| !sound.contains(bits)).collect();
+        Self { cells, thetas, vacuous, rows }
+    }
+
+    fn is_vacuous(&self, theta: f64) -> bool {
+        self.vacuous.contains(&theta.to_bits())
+    }
+
+    fn rows(&self, theta: f64, epsilon: Option<f64>) -> &[usize] {
+        self.rows.get(&(theta.to_bits(), epsilon.map(f64::to_bits))).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -121,32 +155,28 @@ fn height_axis(results: &Results, cells: &[ExitCell], metric: &str) -> Axis {
 
 fn panel(
     results: &Results,
-    cells: &[&ExitCell],
+    facet: &Facet<'_>,
     metric: &str,
     y: Axis,
     looks: &[(Option<f64>, Look)],
 ) -> Panel {
-    let thetas = distinct(cells.iter().map(|cell| cell.theta));
+    let Facet { cells, thetas, .. } = facet;
     let unit = cells.first().map_or("nats", |cell| cell.unit);
     let label = format!("Exit threshold \u{3b8} ({})", if unit == "nats" { "nats" } else { "share of ln V" });
-    let shown = shown_range(cells, &thetas);
-    let x = if is_geometric(&thetas) {
+    let shown = shown_range(facet);
+    let x = if is_geometric(thetas) {
         Axis::log(label, shown, TickRule::Decades)
     } else {
         Axis::linear(label, shown.at_least(shown.hi.abs() * 0.1), TickRule::Round)
     };
-    let mut marks = hatching(cells, &thetas);
+    let mut marks = hatching(facet);
     let column = |suffix: &str| Reader::new(&results.cells, &format!("{metric}{suffix}"));
     let (value, lo, hi) = (column(""), column("_lo"), column("_hi"));
     let (mut bands, mut lines) = (Vec::new(), Vec::new());
     for (epsilon, look) in looks {
         let (mut line, mut band) = (Vec::new(), Vec::new());
-        for theta in &thetas {
-            let here: Vec<usize> = cells
-                .iter()
-                .filter(|cell| cell.theta.total_cmp(theta).is_eq() && same(cell.epsilon, *epsilon))
-                .map(|cell| cell.row)
-                .collect();
+        for theta in thetas {
+            let here = facet.rows(*theta, *epsilon);
             let average = |reader: Reader<'_>| {
                 mean(&here.iter().filter_map(|&row| reader.number(row)).collect::<Vec<_>>())
             };
@@ -180,12 +210,13 @@ fn is_geometric(thetas: &[f64]) -> bool {
 }
 
 /// From the smallest to the largest θ that can decide something, and a margin: far vacuous θ would squeeze the rest.
-fn shown_range(cells: &[&ExitCell], thetas: &[f64]) -> Extent {
+fn shown_range(facet: &Facet<'_>) -> Extent {
+    let thetas = &facet.thetas;
     let geometric = is_geometric(thetas);
     let along = |theta: f64| if geometric { theta.ln() } else { theta };
     let back = |at: f64| if geometric { at.exp() } else { at };
     let all = Extent::of(thetas.iter().copied().map(along)).unwrap_or(Extent { lo: 0.0, hi: 1.0 });
-    let sound = Extent::of(thetas.iter().copied().filter(|theta| !is_vacuous(cells, *theta)).map(along));
+    let sound = Extent::of(thetas.iter().copied().filter(|theta| !facet.is_vacuous(*theta)).map(along));
     let wide = all.padded(0.04, 0.04);
     let shown = match sound.filter(|sound| sound.width() > 0.0) {
         Some(sound) => {
@@ -197,16 +228,11 @@ fn shown_range(cells: &[&ExitCell], thetas: &[f64]) -> Extent {
     Extent { lo: back(shown.lo), hi: back(shown.hi) }
 }
 
-/// Whether θ decides nothing in any cell at `theta`.
-fn is_vacuous(cells: &[&ExitCell], theta: f64) -> bool {
-    let mut here = cells.iter().filter(|cell| cell.theta.total_cmp(&theta).is_eq()).peekable();
-    here.peek().is_some() && here.all(|cell| !cell.is_sound())
-}
-
 /// Strips around the θ that decide nothing, up to half-way to the next θ.
-fn hatching(cells: &[&ExitCell], thetas: &[f64]) -> Vec<Mark> {
+fn hatching(facet: &Facet<'_>) -> Vec<Mark> {
+    let thetas = &facet.thetas;
     let mut strips: Vec<(f64, f64)> = Vec::new();
-    for (at, theta) in thetas.iter().enumerate().filter(|(_, theta)| is_vacuous(cells, **theta)) {
+    for (at, theta) in thetas.iter().enumerate().filter(|(_, theta)| facet.is_vacuous(**theta)) {
         let from = at.checked_sub(1).map_or(f64::MIN, |before| f64::midpoint(thetas[before], *theta));
         let to = thetas.get(at + 1).map_or(f64::MAX, |after| f64::midpoint(*after, *theta));
         match strips.last_mut() {
@@ -258,9 +284,8 @@ fn kinds(cells: &[ExitCell]) -> Vec<String> {
 fn off_axis(cells: &[ExitCell]) -> Vec<String> {
     let facets: BTreeSet<&str> = cells.iter().map(|cell| cell.facet.as_str()).collect();
     let of_facet = |facet: &&str| {
-        let cells: Vec<&ExitCell> = cells.iter().filter(|cell| cell.facet == **facet).collect();
-        let thetas = distinct(cells.iter().map(|cell| cell.theta));
-        let shown = shown_range(&cells, &thetas);
+        let of_facet = Facet::of(cells, facet);
+        let (shown, thetas) = (shown_range(&of_facet), &of_facet.thetas);
         let below: Vec<f64> = thetas.iter().copied().filter(|theta| *theta < shown.lo).collect();
         let above: Vec<f64> = thetas.iter().copied().filter(|theta| *theta > shown.hi).collect();
         let parts: Vec<String> = [below, above].iter().filter_map(|thetas| summary(thetas)).collect();

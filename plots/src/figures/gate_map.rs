@@ -125,6 +125,10 @@ impl GateMap {
         let column = |name: &str| Reader::new(cells, name);
         let (study, policy, params) = (column("study"), column("policy"), column("params"));
         let (x, y, lens, unit) = (column(self.x.0), column(self.y.0), column("lens"), column("theta_unit"));
+        let scenario = column("scenario");
+        let mut scenarios = (0..cells.rows()).filter_map(|row| scenario.text(row));
+        let first = scenarios.next();
+        let several = scenarios.any(|other| Some(other) != first);
         let mut groups: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
         let rows = (0..cells.rows()).filter(|&row| {
             finished(cells, row)
@@ -134,7 +138,11 @@ impl GateMap {
         });
         for row in rows {
             let rest = others(params.text(row).unwrap_or_default());
-            let name = [policy, lens, unit].iter().filter_map(|reader| reader.text(row)).collect::<Vec<_>>();
+            let mut name: Vec<&str> =
+                [policy, lens, unit].iter().filter_map(|reader| reader.text(row)).collect();
+            if several {
+                name.extend(scenario.text(row));
+            }
             groups.entry((name.join(", "), rest)).or_default().push(row);
         }
         let mut best: Option<Map> = None;
@@ -212,7 +220,8 @@ impl GateMap {
         }
         let mut marks: Vec<Mark> =
             by_ink.into_iter().map(|(ink, boxes)| Mark::Boxes { boxes, ink }).collect();
-        marks.extend(found.iter().filter(|tile| tile.2).map(|((x, y), _, _)| Mark::HatchedBox(span(*x, *y))));
+        let vacuous = found.iter().filter(|tile| tile.2).map(|((x, y), _, _)| span(*x, *y)).collect();
+        marks.push(Mark::HatchedBoxes(vacuous));
         if map.xs.len() <= 8 && found.len() <= MOST_WORDS {
             marks.extend(words.into_iter().map(|(ink, words)| Mark::Words {
                 words,

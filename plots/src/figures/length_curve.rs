@@ -2,9 +2,10 @@
 
 use crate::scene::clipped;
 use crate::select::runs::Run;
-use crate::select::{SampleKey, samples};
+use crate::select::{SampleKey, samples_of};
 use crate::theme::{Dash, Look, MUTED, Marker, Palette, Stroke};
 use kvlab_sim::results::Results;
+use std::collections::BTreeSet;
 
 /// One line over sequence length, and every series that it stands for.
 #[derive(Clone, Debug)]
@@ -43,7 +44,8 @@ pub(super) fn length_curves(
     metric: &str,
     palette: &Palette,
 ) -> Vec<LengthCurve> {
-    let found = samples(&results.series, metric);
+    let cells: BTreeSet<&str> = runs.iter().map(|run| run.cell.as_str()).collect();
+    let found = samples_of(&results.series, metric, |cell| cells.contains(cell));
     let mut order: Vec<&&Run> = runs.iter().collect();
     order.sort_by(|a, b| palette.rank(&a.label).cmp(&palette.rank(&b.label)).then(a.label.cmp(&b.label)));
     let mut curves: Vec<LengthCurve> = Vec::new();

@@ -5,13 +5,15 @@ use crate::error::PlotsError;
 use crate::figure::{Figure, Need, Outcome, Place};
 use crate::number::{plain, significant};
 use crate::scene::{Axis, Extent, Key, Mark, Panel, Sample, Scene, TickRule, clipped};
-use crate::select::{Reader, caption, runs};
+use crate::select::{Reader, caption, runs, spread};
 use crate::theme::{Dash, GREY, Palette, Stroke, TEXT};
 use kvlab_sim::results::Results;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Policies drawn in their own look; more are drawn in grey.
 const MOST_LOOKS: usize = 14;
+/// Beaten cells that are drawn; of more, so many evenly over the table. Those that no other beats are always drawn.
+const MOST_BEATEN: usize = 1_200;
 
 /// A figure of cells over two metrics.
 #[derive(Debug)]
@@ -153,6 +155,12 @@ impl Pareto {
                 if knee.setting.is_empty() { String::new() } else { format!(" at {}", knee.setting) }
             ));
         }
+        let drawn = drawn(points).len();
+        if drawn < points.len() {
+            said.push_str(&format!(
+                " {drawn} symbols are drawn: one a place, and of many beaten cells some, evenly over the table."
+            ));
+        }
         if points.iter().any(|point| point.interval.is_some()) {
             said.push_str(
                 " Vertical bars: 95 % bootstrap interval; points whose bars overlap are not told apart here.",
@@ -284,8 +292,10 @@ fn marks(
     if let Some(knee) = knee {
         marks.push(Mark::Upright { x: knee.cost, stroke: KNEE });
     }
+    let drawn = drawn(points);
     for is_shown in [false, true] {
-        for point in points.iter().filter(|point| shown.contains(point.label.as_str()) == is_shown) {
+        let of_kind = drawn.iter().filter(|point| shown.contains(point.label.as_str()) == is_shown);
+        for point in of_kind {
             let look = palette.look(&point.label);
             let ink = if is_shown { look.stroke.ink } else { GREY };
             if let Some((lo, hi)) = point.interval.filter(|_| point.is_best) {
@@ -295,6 +305,17 @@ fn marks(
         }
     }
     marks
+}
+
+/// The cells that have a symbol: of those in one place with one look, the first.
+fn drawn(points: &[Point]) -> Vec<&Point> {
+    let mut places = BTreeSet::new();
+    let (mut drawn, beaten): (Vec<&Point>, Vec<&Point>) = points
+        .iter()
+        .filter(|point| places.insert((point.label.as_str(), point.cost.to_bits(), point.gain.to_bits())))
+        .partition(|point| point.is_best);
+    drawn.extend(spread(&beaten, MOST_BEATEN));
+    drawn
 }
 
 fn legend(points: &[Point], knee: Option<&Point>, shown: &BTreeSet<&str>, palette: &Palette) -> Vec<Key> {

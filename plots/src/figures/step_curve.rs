@@ -6,7 +6,7 @@ use crate::figure::{Figure, Need, Outcome, Place};
 use crate::number::{plain, significant};
 use crate::scene::{Axis, Extent, Key, Mark, Panel, Sample, Scene, TickRule, clipped};
 use crate::select::{Reader, caption};
-use crate::theme::{CONTEXT, Dash, Look, Palette, Stroke, TEXT};
+use crate::theme::{CONTEXT, Dash, Look, Palette, Stroke, TEXT, VERMILION};
 use kvlab_sim::results::Results;
 use kvlab_sim::table::Table;
 use std::collections::BTreeMap;
@@ -91,9 +91,11 @@ impl Figure for StepCurve {
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
         let curves = results.more("steps").map(|steps| self.curves(steps)).unwrap_or_default();
+        let advice = self.advice(results, &curves);
         let edges = || curves.iter().flat_map(|curve| &curve.steps).filter_map(|step| step.upto);
         let own = curves.iter().filter_map(|curve| curve.own);
-        let Some(extent) = Extent::of(edges().chain(own)) else {
+        let advised = advice.iter().map(|advice| advice.value);
+        let Some(extent) = Extent::of(edges().chain(own).chain(advised)) else {
             return Ok(Outcome::nothing(format!(
                 "no stack of the table `steps` has steps of `{}`",
                 self.axis
@@ -108,18 +110,23 @@ impl Figure for StepCurve {
             .filter(|(at, rate)| {
                 ALWAYS.contains(&rate.metric) || curves.iter().any(|curve| curve.varies(*at))
             })
-            .map(|(at, rate)| self.panel((at, rate), &curves, (along, inside), &palette))
+            .map(|(at, rate)| {
+                let mut panel = self.panel((at, rate), &curves, (along, inside), &palette);
+                let lines = advice.iter().map(|advice| Mark::Upright { x: advice.value, stroke: ADVICE });
+                panel.marks.extend(lines);
+                panel
+            })
             .collect();
         let scene = Scene {
             title: self.title.to_owned(),
             panels,
             columns: 2,
             share_x: false,
-            legend: legend(&curves, &palette, inside.is_some()),
-            caption: captions(results, &curves),
+            legend: legend(&curves, &palette, inside.is_some(), &advice),
+            caption: captions(results, &curves, &advice),
             synthetic: caption::is_synthetic(results),
         };
-        self.behind(&curves).finish(self, scene, self.alt(&curves))
+        self.behind(&curves).finish(self, scene, self.alt(&curves, &advice))
     }
 }
 
@@ -150,6 +157,26 @@ impl StepCurve {
         }
         number_twins(&mut curves);
         curves
+    }
+
+    /// What `kvlab tune` recommends for this threshold of the stacks shown.
+    fn advice(&self, results: &Results, curves: &[Curve]) -> Vec<Advice> {
+        let Some(table) = results.more("recommended") else { return Vec::new() };
+        let column = |name: &str| Reader::new(table, name);
+        (0..table.rows())
+            .filter(|&row| column("axis").text(row) == Some(self.axis))
+            .filter_map(|row| {
+                let stack = column("stack").text(row)?;
+                curves.iter().find(|curve| curve.label == stack)?;
+                Some(Advice {
+                    stack: stack.to_owned(),
+                    source: column("source").text(row).unwrap_or("?").to_owned(),
+                    value: column("value").number(row).filter(|value| value.is_finite())?,
+                    guarantee: column("guarantee").text(row).unwrap_or("none").to_owned(),
+                })
+            })
+            .take(MOST_LOOKS)
+            .collect()
     }
 
     fn panel(
@@ -194,7 +221,7 @@ impl StepCurve {
         }
     }
 
-    fn alt(&self, curves: &[Curve]) -> String {
+    fn alt(&self, curves: &[Curve], advice: &[Advice]) -> String {
         let one = |curve: &Curve| {
             let ends = |at: usize| {
                 let values = curve.steps.iter().filter_map(|step| step.value(at));
@@ -210,7 +237,8 @@ impl StepCurve {
             let said: Vec<String> = (0..RATES.len()).filter_map(ends).collect();
             format!("{}, {} steps: {}.", curve.label, curve.steps.len(), said.join(", "))
         };
-        let said: Vec<String> = curves.iter().take(MOST_LOOKS).map(one).collect();
+        let mut said: Vec<String> = curves.iter().take(MOST_LOOKS).map(one).collect();
+        said.extend(advice.iter().map(Advice::said));
         clipped(&format!("{}. {}", self.title, said.join(" ")), 1200)
     }
 
@@ -256,6 +284,27 @@ impl StepCurve {
     }
 }
 
+/// A recommended value of the threshold.
+struct Advice {
+    stack: String,
+    source: String,
+    value: f64,
+    guarantee: String,
+}
+
+impl Advice {
+    fn said(&self) -> String {
+        format!(
+            "Recommended by kvlab tune on {} for {}: {}, together with its values of the other thresholds. Of all of them: {}.",
+            clipped(&self.source, 40),
+            clipped(&self.stack, 40),
+            plain(self.value, 4),
+            clipped(self.guarantee.trim_end_matches('.'), 400)
+        )
+    }
+}
+
+const ADVICE: Stroke = Stroke { ink: VERMILION, width: 1.8, dash: Dash::Long };
 const FULL: Stroke = Stroke { ink: TEXT, width: 1.4, dash: Dash::Dashed };
 
 /// Several stacks of one label differ in other parameters than thresholds; the table `steps` has them.
@@ -320,7 +369,7 @@ fn full_pipeline(curves: &[Curve], rate: usize) -> Vec<f64> {
         .collect()
 }
 
-fn legend(curves: &[Curve], palette: &Palette, hatched: bool) -> Vec<Key> {
+fn legend(curves: &[Curve], palette: &Palette, hatched: bool, advice: &[Advice]) -> Vec<Key> {
     let mut keys: Vec<Key> = curves
         .iter()
         .enumerate()
@@ -340,19 +389,28 @@ fn legend(curves: &[Curve], palette: &Palette, hatched: bool) -> Vec<Key> {
         keys.push(Key { label, sample: Sample::Line { stroke, marker: None } });
     }
     keys.push(Key { label: "full pipeline".to_owned(), sample: Sample::Line { stroke: FULL, marker: None } });
+    if let Some(first) = advice.first() {
+        let label = match advice {
+            [_] => format!("recommended: {}", plain(first.value, 4)),
+            _ => "recommended".to_owned(),
+        };
+        keys.push(Key { label, sample: Sample::Line { stroke: ADVICE, marker: None } });
+    }
     if hatched {
         keys.push(Key { label: "vacuous: one setting".to_owned(), sample: Sample::Hatched });
     }
     keys
 }
 
-fn captions(results: &Results, curves: &[Curve]) -> Vec<String> {
+fn captions(results: &Results, curves: &[Curve], advice: &[Advice]) -> Vec<String> {
     let problems = curves.first().and_then(|curve| curve.steps.first()).map(|step| step.counts[1].1);
     let problems = problems.map(|count| format!("{} problems", crate::number::count(count)));
-    vec![
+    let mut lines = vec![
         caption::opening(results, &RATES.map(|rate| rate.metric), problems),
         "Exact: a line is flat wherever no recorded value lies. The other thresholds stand at each stack\u{2019}s own values; a symbol marks its own \
          value of this one. The step table has numerators and denominators."
             .to_owned(),
-    ]
+    ];
+    lines.extend(advice.iter().map(Advice::said));
+    lines
 }

@@ -7,7 +7,7 @@ use crate::number::count;
 use crate::select::Reader;
 use kvlab_sim::metrics::{Evidence, METRICS, Metric, Scope};
 use kvlab_sim::results::{CELL_KEYS, Results};
-use kvlab_sim::table::{Table, Value};
+use kvlab_sim::table::{Column, Table, Value};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,6 +63,17 @@ struct Shown {
 fn widget(cells: &Table, at: usize, study: &str, rows: &[usize], most_bytes: usize) -> String {
     let (constant, columns) = columns(cells, rows);
     let mut packed: Vec<String> = vec![String::new(); columns.len()];
+    // Looked up once: a table finds its columns by name.
+    let sources: Vec<Vec<Option<&Column>>> = columns
+        .iter()
+        .map(|shown| {
+            let parts: &[String] =
+                if shown.kind == "text" { std::slice::from_ref(&shown.name) } else { &shown.parts };
+            parts.iter().map(|part| cells.column(part)).collect()
+        })
+        .collect();
+    let value =
+        |source: Option<&Column>, row: usize| source.map_or(Value::Absent, |column| column.value(row));
     let mut dictionaries: Vec<(BTreeMap<String, usize>, Vec<String>)> =
         vec![Default::default(); columns.len()];
     let (mut shown_rows, mut bytes) = (0, 0);
@@ -70,14 +81,14 @@ fn widget(cells: &Table, at: usize, study: &str, rows: &[usize], most_bytes: usi
         if bytes > most_bytes {
             break;
         }
-        for (column, (values, (index, words))) in columns.iter().zip(packed.iter_mut().zip(&mut dictionaries))
-        {
+        let packing = packed.iter_mut().zip(&mut dictionaries);
+        for ((column, source), (values, (index, words))) in columns.iter().zip(&sources).zip(packing) {
             let before = values.len();
             if shown_rows > 0 {
                 values.push('\t');
             }
             if column.kind == "text" {
-                if let Some(text) = as_text(&cells.value(&column.name, row)) {
+                if let Some(text) = as_text(&value(source.first().copied().flatten(), row)) {
                     let next = words.len();
                     let id = *index.entry(text.clone()).or_insert(next);
                     if id == next {
@@ -87,8 +98,7 @@ fn widget(cells: &Table, at: usize, study: &str, rows: &[usize], most_bytes: usi
                     values.push_str(&id.to_string());
                 }
             } else {
-                let parts: Vec<String> =
-                    column.parts.iter().map(|part| as_number(&cells.value(part, row))).collect();
+                let parts: Vec<String> = source.iter().map(|part| as_number(&value(*part, row))).collect();
                 values.push_str(parts.join("|").trim_end_matches('|'));
             }
             bytes += values.len() - before;
@@ -149,7 +159,7 @@ fn columns(cells: &Table, rows: &[usize]) -> (Vec<(String, String)>, Vec<Shown>)
             continue;
         }
         let Some(column) = cells.column(name) else { continue };
-        let mut values = rows.iter().map(|&row| cells.value(name, row));
+        let mut values = rows.iter().map(|&row| column.value(row));
         let Some(first) = values.next() else { continue };
         let same = values.all(|value| value == first);
         if same && first == Value::Absent {

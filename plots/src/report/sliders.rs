@@ -3,7 +3,7 @@
 //! The data are the rows of `joint`. Numbers are written so that they read back to the same bits, since a setting is decided by
 //! comparing them.
 
-use super::html::{escape, script_json};
+use super::html::{script_json, short};
 use crate::number::count;
 use crate::select::Reader;
 use kvlab_sim::metrics::metric;
@@ -33,9 +33,9 @@ const SHOWN: &[&str] = &[
 /// The script that evaluates settings.
 pub(super) const SCRIPT: &str = include_str!("sliders.js");
 
-/// Whether the page has sliders.
+/// Whether the page has sliders, or says why it has none although the study has a table for them.
 pub(super) fn has_any(results: &Results) -> bool {
-    results.more("joint").is_some_and(|joint| joint.rows() > 0)
+    results.more("joint").is_some()
 }
 
 /// The section; nothing without facts.
@@ -44,16 +44,26 @@ pub(super) fn section(results: &Results) -> String {
     let (mut stacks, mut notes, mut room) = (Vec::new(), Vec::new(), MOST_BYTES);
     let mut groups = groups(joint);
     groups.sort_by_key(|group| (std::cmp::Reverse(axes(joint, group)), group.rows[0]));
+    if groups.is_empty() {
+        notes.push("the table <code>joint</code> has no row".to_owned());
+    }
     for group in groups {
+        if let Err(reason) = usable(&params(joint, &group)) {
+            notes.push(format!("{} is left out, because {reason}", short(&group.label, 60)));
+            continue;
+        }
         let packed = Packed::of(joint, &group, room);
         let (all, held) = (problems(joint, &group.rows), problems(joint, &group.rows[..packed.rows.len()]));
         if held == 0 {
-            notes.push(format!("{} is left out", escape(&group.label)));
+            notes.push(format!("{} is left out for want of room", short(&group.label, 60)));
             continue;
         }
         if held < all {
             let (held, all) = (count(held), count(all));
-            notes.push(format!("{} holds the first {held} of {all} problems", escape(&group.label)));
+            notes.push(format!(
+                "for want of room, {} holds the first {held} of {all} problems",
+                short(&group.label, 60)
+            ));
         }
         room -= packed.bytes.min(room);
         stacks.push(packed.json(joint, &group));
@@ -67,19 +77,25 @@ pub(super) fn section(results: &Results) -> String {
         String::new()
     } else {
         format!(
-            "<p class=\"note\">For want of room: {}. <code>kvlab replay</code> and <code>kvlab sweep</code> evaluate any setting of all of them.</p>\n",
+            "<p class=\"note\">Not everything is here: {}. <code>kvlab replay</code> and <code>kvlab sweep</code> evaluate any setting of all of them.</p>\n",
             notes.join("; ")
         )
     };
-    let payload = script_json(&json!({"metrics": metrics, "stacks": stacks}));
+    let sliders = if stacks.is_empty() {
+        "<p>There are no sliders: no stack can be evaluated in this page.</p>\n".to_owned()
+    } else {
+        let payload = script_json(&json!({"metrics": metrics, "stacks": stacks}));
+        format!(
+            "<div class=\"sliders\" data-sliders><script type=\"application/json\">{payload}</script>\n\
+             <noscript><p>Sliders need JavaScript. <code>kvlab replay</code> evaluates any setting.</p></noscript></div>\n"
+        )
+    };
     format!(
         "<section id=\"thresholds\" aria-labelledby=\"thresholds-h\">\n<h2 id=\"thresholds-h\">Try thresholds</h2>\n\
          <p class=\"question\">What does any setting of the thresholds decide about the recorded problems?</p>\n\
          <p class=\"note\">Decision: exact for these recorded branches, problem by problem, and the same integers as <code>kvlab replay</code> at the same thresholds. \
          Hatched stretches are vacuous: no recorded value lies there, so the whole stretch is one setting. A setting picked here was picked on these problems: \
-         <code>kvlab tune</code> says what holds on others.</p>\n{note}\
-         <div class=\"sliders\" data-sliders><script type=\"application/json\">{payload}</script>\n\
-         <noscript><p>Sliders need JavaScript. <code>kvlab replay</code> evaluates any setting.</p></noscript></div>\n</section>\n"
+         <code>kvlab tune</code> says what holds on others.</p>\n{note}{sliders}</section>\n"
     )
 }
 
@@ -109,6 +125,28 @@ fn axes(joint: &Table, group: &Group) -> usize {
 fn params(joint: &Table, group: &Group) -> Value {
     let text = group.rows.first().and_then(|&row| Reader::new(joint, "params").text(row));
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}
+
+/// Whether the script can read the parameters of a stack; else why not, as words after \u{201c}because\u{201d}.
+fn usable(params: &Value) -> Result<(), String> {
+    for (family, kind, thresholds) in [
+        ("share", "asks", &["tau"][..]),
+        ("verify", "cgee", &["tau_conf", "margin"]),
+        ("exit", "entropy", &["theta", "epsilon"]),
+    ] {
+        let Some(found) = params[family]["kind"].as_str() else {
+            return Err(format!("its parameters name no <code>{family}</code> policy"));
+        };
+        // A limit that is infinite has no number in JSON, and is there all the same.
+        let is_there = |name: &str| {
+            params[family]["params"].get(name).is_some_and(|value| value.is_number() || value.is_null())
+        };
+        let absent = thresholds.iter().find(|name| !is_there(name));
+        if let Some(name) = absent.filter(|_| found == kind) {
+            return Err(format!("its <code>{family}</code> policy has no number <code>{name}</code>"));
+        }
+    }
+    Ok(())
 }
 
 fn problems(joint: &Table, rows: &[usize]) -> i64 {

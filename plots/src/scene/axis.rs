@@ -161,7 +161,7 @@ impl Axis {
                 && natural
             {
                 let label = match &self.rule {
-                    TickRule::Named(names) => clipped(&clean(&names[at].1), 28),
+                    TickRule::Named(names) => clipped(&clean(&names[at].1), 60),
                     TickRule::Decades | TickRule::At(_) => short(value),
                     TickRule::Round | TickRule::Whole => number::tick(value, step, largest),
                 };

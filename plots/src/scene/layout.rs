@@ -148,7 +148,7 @@ impl Layout {
                 self.places.push(Place { plot, x_ticks, y_ticks: grid.y_ticks[at].clone() });
             }
             let gap = if row + 1 < grid.rows { 6.0 } else { 0.0 };
-            self.height = top + header + grid.plot_height + foot + gap;
+            self.height = top + header + grid.heights[row] + foot + gap;
         }
         if one_x_label {
             let left = self.places.first().map_or(self.margin, |place| place.plot.x);
@@ -257,7 +257,8 @@ impl Layout {
 struct Grid {
     columns: usize,
     rows: usize,
-    plot_height: f64,
+    /// Of the plot areas, by row.
+    heights: Vec<f64>,
     cell_width: f64,
     /// By panel.
     y_ticks: Vec<Vec<Tick>>,
@@ -278,13 +279,23 @@ impl Grid {
             (false, _) => 128.0,
         };
         // Names need a line each.
-        let names = scene.panels.iter().map(|panel| panel.y.names()).max().unwrap_or(0);
-        let plot_height =
-            if names == 0 { plot_height } else { (real(names) * 24.0 + 8.0).clamp(60.0, MOST_HEIGHT) };
-        let gaps = Self::GAP * (real(columns) - 1.0);
-        let y_ticks =
-            scene.panels.iter().map(|panel| panel.y.ticks(plot_height, |_| TICK_SIZE * 1.5)).collect();
-        Self { columns, rows, plot_height, cell_width: (room - gaps) / real(columns), y_ticks }
+        let height = |of_row: &[Panel]| match of_row.iter().map(|panel| panel.y.names()).max().unwrap_or(0) {
+            0 => plot_height,
+            names => (real(names) * 24.0 + 8.0).clamp(60.0, MOST_HEIGHT),
+        };
+        let heights: Vec<f64> = scene.panels.chunks(columns).map(height).collect();
+        let cell_width = (room - Self::GAP * (real(columns) - 1.0)) / real(columns);
+        let ticks = |(at, panel): (usize, &Panel)| -> Vec<Tick> {
+            let ticks = panel.y.ticks(heights[at / columns], |_| TICK_SIZE * 1.5);
+            // However long names are, most of the width is for what they name.
+            let most = cell_width * 0.45;
+            ticks
+                .into_iter()
+                .map(|tick| Tick { label: fitted(&tick.label, TICK_SIZE, most), ..tick })
+                .collect()
+        };
+        let y_ticks = scene.panels.iter().enumerate().map(ticks).collect();
+        Self { columns, rows, heights, cell_width, y_ticks }
     }
 
     /// Where the column of panel `at` begins, from the left margin.
@@ -297,7 +308,12 @@ impl Grid {
         let of_column = self.y_ticks.iter().skip(at % self.columns).step_by(self.columns);
         let gutter = of_column.flatten().map(|tick| width(&tick.label, TICK_SIZE)).fold(0.0, f64::max) + 9.0;
         let plot_width = (self.cell_width - gutter - 8.0).max(20.0);
-        Rect { x: margin + self.left(at) + gutter, y, width: plot_width, height: self.plot_height }
+        Rect {
+            x: margin + self.left(at) + gutter,
+            y,
+            width: plot_width,
+            height: self.heights[at / self.columns],
+        }
     }
 }
 

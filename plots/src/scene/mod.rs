@@ -3,8 +3,10 @@
 //! A scene is drawn at more than one width (page, report, phone), so nothing here knows pixels.
 
 mod axis;
+mod compact;
 mod glyph;
 mod layout;
+mod mesh;
 mod paint;
 mod polyline;
 mod text;
@@ -66,8 +68,8 @@ pub(crate) enum Mark {
     Hatched { from: f64, to: f64 },
     /// Filled rectangles.
     Boxes { boxes: Vec<Span>, ink: Ink },
-    /// A hatched rectangle over what lies below it.
-    HatchedBox(Span),
+    /// Hatched rectangles over what lies below them.
+    HatchedBoxes(Vec<Span>),
     /// A thin level bar from lo to hi at each y: `(y, lo, hi)`.
     Spans { points: Vec<(f64, f64, f64)>, ink: Ink },
     /// Words at points.

@@ -5,7 +5,7 @@
 use super::glyph::{self, Spot};
 use super::layout::{Anchor, Label, Layout, Place, Rect};
 use super::polyline::{self, Point};
-use super::{Axis, Dress, Frame, Mark, Panel, Sample, Scene, Side, Span, text};
+use super::{Axis, Dress, Frame, Mark, Panel, Sample, Scene, Side, Span, compact, mesh, text};
 use crate::theme::{AXIS, CONTEXT, GRID, Ink, Marker, PAPER, Stroke, TICK_SIZE};
 use plotters::backend::SVGBackend;
 use plotters::chart::ChartContext;
@@ -73,7 +73,7 @@ fn with_header(svg: &str, width: f64, height: f64, alt: &str) -> String {
         whole(height),
     )
     .expect("writing to a String cannot fail");
-    out.push_str(body);
+    out.push_str(&compact::compact(body));
     out
 }
 
@@ -153,16 +153,19 @@ fn paint_mark(paper: &Paper<'_>, chart: &mut Chart<'_, '_>, panel: &Panel, mark:
             chart.draw_series(rectangles).map(|_| ())
         }
         Mark::Boxes { boxes, ink } => {
-            let rectangles = boxes.iter().filter_map(|span| {
+            let merged = mesh::merged(boxes);
+            let rectangles = merged.iter().filter_map(|span| {
                 let (low, high) = corners(x, y, span)?;
                 Some(Rectangle::new([low, high], rgb(*ink).filled()))
             });
             chart.draw_series(rectangles).map(|_| ())
         }
-        Mark::HatchedBox(span) => {
-            let Some((low, high)) = corners(x, y, span) else { return Ok(()) };
-            let (low, high) = (chart.backend_coord(&(low.0, high.1)), chart.backend_coord(&(high.0, low.1)));
-            paint_hatching(paper, low, high)
+        Mark::HatchedBoxes(boxes) => {
+            for (low, high) in mesh::merged(boxes).iter().filter_map(|span| corners(x, y, span)) {
+                let low_left = chart.backend_coord(&(low.0, high.1));
+                paint_hatching(paper, low_left, chart.backend_coord(&(high.0, low.1)))?;
+            }
+            Ok(())
         }
         Mark::Spans { points, ink } => {
             for (at, lo, hi) in points {

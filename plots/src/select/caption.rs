@@ -61,6 +61,12 @@ pub(crate) fn sequences_of(results: &Results, rows: impl IntoIterator<Item = usi
     })
 }
 
+/// That only the first of so many recorded sequences is shown, or another one.
+pub(crate) fn one_sequence(results: &Results, which: &str) -> Option<String> {
+    let all = sequences_recorded(results)?;
+    Some(if all.starts_with("1 ") { all } else { format!("{which} of {all}") })
+}
+
 /// How many sequences the recording has.
 pub(crate) fn sequences_recorded(results: &Results) -> Option<String> {
     let total: i64 = results.manifest.sources.iter().map(|source| i64::from(source.sequences)).sum();

@@ -10,7 +10,7 @@ mod samples;
 
 pub(crate) use curves::{Curve, Point, curves, mean};
 pub(crate) use finding::{Subject, findings};
-pub(crate) use samples::{Key as SampleKey, Sample, samples};
+pub(crate) use samples::{Key as SampleKey, Sample, samples, samples_of};
 
 use kvlab_sim::table::{Column, Table};
 

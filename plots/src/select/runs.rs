@@ -87,7 +87,7 @@ type Twins<'a> = (&'a str, Option<u64>, Option<i64>);
 fn add_suffixes(cells: &Table, runs: &mut [Run]) {
     let column = |name| Reader::new(cells, name);
     let (source, arm, seed) = (column("source"), column("arm"), column("seed"));
-    for (reader, name) in [(source, "on "), (arm, "")] {
+    for (reader, name) in [(source, "on "), (arm, ""), (column("scenario"), "study ")] {
         let known: BTreeSet<_> = runs.iter().map(|run| reader.text(run.row)).collect();
         if known.len() > 1 {
             for run in &mut *runs {
@@ -143,7 +143,10 @@ pub(crate) fn foremost<'a>(
     higher_is_better: bool,
 ) -> BTreeSet<&'a str> {
     let mut order: Vec<(&str, f64)> = means.iter().map(|(label, mean)| (*label, *mean)).collect();
-    let is_reference = |label: &str| ["full", "random", "belady"].contains(&label);
+    let is_reference = |label: &str| {
+        let policy = label.split(", study ").next().unwrap_or(label);
+        ["full", "random", "belady"].contains(&policy)
+    };
     order.sort_by(|a, b| {
         let by_value = if higher_is_better { b.1.total_cmp(&a.1) } else { a.1.total_cmp(&b.1) };
         is_reference(b.0).cmp(&is_reference(a.0)).then(by_value).then(a.0.cmp(b.0))

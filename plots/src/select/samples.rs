@@ -26,11 +26,21 @@ pub(crate) struct Sample {
 
 /// All samples of `metric`, in order of x. Rows without x or value are left out.
 pub(crate) fn samples(series: &Table, metric: &str) -> BTreeMap<Key, Vec<Sample>> {
+    samples_of(series, metric, |_| true)
+}
+
+/// As [`samples`], of the cells wanted only: a large study has millions of rows, and a figure shows a few cells.
+pub(crate) fn samples_of(
+    series: &Table,
+    metric: &str,
+    is_wanted: impl Fn(&str) -> bool,
+) -> BTreeMap<Key, Vec<Sample>> {
     let column = |name| Reader::new(series, name);
     let (metrics, cell, stat, layer) = (column("metric"), column("cell"), column("stat"), column("layer"));
     let (x, x_hi, value, n) = (column("x"), column("x_hi"), column("value"), column("n"));
     let mut found: BTreeMap<Key, Vec<Sample>> = BTreeMap::new();
-    for row in (0..series.rows()).filter(|&row| metrics.text(row) == Some(metric)) {
+    let rows = (0..series.rows()).filter(|&row| metrics.text(row) == Some(metric));
+    for row in rows.filter(|&row| is_wanted(cell.text(row).unwrap_or_default())) {
         let (Some(at), Some(size)) = (x.number(row), value.number(row)) else { continue };
         let text = |reader: Reader<'_>| reader.text(row).unwrap_or_default().to_owned();
         let key = Key { cell: text(cell), stat: text(stat), layer: layer.int(row) };
