@@ -20,6 +20,9 @@ const MOST_LOOKS: usize = 14;
 #[derive(Debug)]
 pub(crate) struct FidelityCalibration;
 
+/// Lower and upper end of an interval, where there is one.
+type Ends = Option<(f64, f64)>;
+
 /// A row of the table.
 struct Row {
     policy: Option<String>,
@@ -27,7 +30,7 @@ struct Row {
     seed: Option<i64>,
     value: f64,
     curve: Option<f64>,
-    interval: Option<(f64, f64)>,
+    interval: Ends,
     executed: Option<f64>,
     left_out: Option<f64>,
 }
@@ -163,7 +166,7 @@ fn curve_panel(
     (estimate, outcome): (&str, &str),
     palette: &Palette,
 ) -> Panel {
-    let mut points: Vec<(f64, f64, Option<(f64, f64)>)> =
+    let mut points: Vec<(f64, f64, Ends)> =
         rows.iter().filter_map(|row| Some((row.value, row.curve?, row.interval))).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let band: Vec<(f64, f64, f64)> =

@@ -4,6 +4,9 @@ use crate::number::significant;
 use crate::scene::{Extent, Key, Mark, Sample, Side, Span};
 use crate::theme::{Ink, SHADES, shade};
 
+/// A word and where it stands.
+type Word = (f64, f64, String);
+
 /// Shades of numbers between two ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
@@ -39,7 +42,7 @@ impl Scale {
 
     /// The numbers themselves on their tiles, at (x, y).
     pub(super) fn words(&self, tiles: impl IntoIterator<Item = (f64, f64, f64)>) -> Vec<Mark> {
-        let mut by_ink: Vec<(Ink, Vec<(f64, f64, String)>)> = Vec::new();
+        let mut by_ink: Vec<(Ink, Vec<Word>)> = Vec::new();
         for (x, y, value) in tiles {
             let ink = self.inks(value).1;
             let word = (x, y, significant(value, 2));

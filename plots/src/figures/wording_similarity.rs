@@ -128,8 +128,7 @@ fn real(level: i64) -> f64 {
 fn gates(results: &Results) -> Vec<Gate> {
     let Some(table) = results.more("wordings") else { return Vec::new() };
     let column = |name: &str| Reader::new(table, name);
-    let quantiles =
-        ["sigma_min", "sigma_p10", "sigma_p50", "sigma_p90", "sigma_max"].map(|name| column(name));
+    let quantiles = ["sigma_min", "sigma_p10", "sigma_p50", "sigma_p90", "sigma_max"].map(&column);
     let mut order: Vec<&str> = Vec::new();
     let mut by_group: BTreeMap<&str, Gate> = BTreeMap::new();
     for row in 0..table.rows() {
