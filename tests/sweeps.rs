@@ -137,7 +137,7 @@ fn shards_batches_and_threads_change_no_byte() {
     let (source, scenario) = (Both::small(), Scenario::parse(STUDY, "test").unwrap());
     let info = source_info(&source, "none", "");
     let whole = bytes(&study(&scenario, &source, info.clone(), &options(1)).unwrap());
-    assert_eq!(whole.len(), 13, "a manifest and six tables in two formats");
+    assert_eq!(whole.len(), 17, "a manifest and eight tables in two formats");
     assert_eq!(whole, bytes(&study(&scenario, &source, info.clone(), &options(4)).unwrap()));
     let cut = Study::of(&scenario, &source, info).unwrap();
     for (count, threads, most) in [(1, 1, usize::MAX), (1, 2, 1), (7, 4, 3), (16, 1, 64), (200, 2, 2)] {

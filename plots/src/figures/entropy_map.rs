@@ -83,8 +83,7 @@ impl Figure for EntropyMap {
             legend: scale.legend(" nats"),
             caption: vec![
                 caption::opening(results, &[METRIC], caption::one_sequence(results, "the first")),
-                "With the final norm, of the first sequence, from the prediction of its first generated token on. Light is sure, dark is unsure; of a long \
-                 sequence, neighbouring positions are joined by their mean."
+                "With the final norm, from the prediction of the first generated token on; of a long sequence, neighbouring positions are joined by their mean."
                     .to_owned(),
             ],
             synthetic: caption::is_synthetic(results),

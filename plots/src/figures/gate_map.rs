@@ -86,8 +86,8 @@ impl Figure for GateMap {
             return Ok(Outcome::nothing("none of its metrics has a value there"));
         }
         let shown: Vec<&str> = panels.iter().map(|(metric, _)| *metric).collect();
-        let mut legend = vec![Key { label: "light: least of the panel".to_owned(), sample: tile(0.0) }];
-        legend.push(Key { label: "dark: most of the panel".to_owned(), sample: tile(1.0) });
+        let mut legend = vec![Key { label: "least of the panel".to_owned(), sample: tile(0.0) }];
+        legend.push(Key { label: "most of the panel".to_owned(), sample: tile(1.0) });
         if map.tiles.values().any(|(_, is_vacuous)| *is_vacuous) {
             legend.push(Key { label: "vacuous or unreachable".to_owned(), sample: Sample::Hatched });
         }

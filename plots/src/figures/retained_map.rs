@@ -194,7 +194,7 @@ fn captions(results: &Results, left: usize) -> Vec<String> {
             ));
         }
     }
-    second.push_str("A row shows what is held from one eviction to the next; tokens seen since then are left out. White to the left of the recent tokens is evicted. Reasons are the stack\u{2019}s own.");
+    second.push_str("A row shows what is held from one eviction to the next; tokens seen since then are left out. What is blank to the left of the recent tokens is evicted. Reasons are the stack\u{2019}s own.");
     if left > 0 {
         second.push_str(&format!(" {} in the table only.", more_policies(left)));
     }
