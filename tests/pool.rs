@@ -6,9 +6,12 @@ mod naive;
 
 use kvlab_sim::policy::pool::{BlockFacts, Pool};
 use kvlab_sim::policy::{RawParams, registry};
-use kvlab_sim::pool::{BlockStream, Counts, Limits, StreamBuilder, replay, replay_with, synth};
+use kvlab_sim::pool::{
+    BlockStream, Counts, Limits, PoolEvent, StreamBuilder, replay, replay_events, replay_with, synth,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 fn policy(id: &str, params: &Value) -> Box<dyn Pool> {
     let raw = RawParams::from_params(params).unwrap();
@@ -98,6 +101,38 @@ proptest! {
             prop_assert_eq!(counts.stored_blocks - counts.evicted_blocks <= capacity, true);
             // What nobody computed before is the same whatever is evicted.
             prop_assert_eq!(*first.get_or_insert(counts.missed_tokens), counts.missed_tokens);
+        }
+    }
+
+    /// A cache that does nothing but what the events say holds what the counts say, and never more than it may.
+    #[test]
+    fn events_add_up_to_the_counts(
+        stream in prop_oneof![any_stream(), any_flat_stream()], capacity in 0..14_u64, in_flight in 1..4_u32,
+    ) {
+        for policy in all_policies() {
+            let limits = limits(capacity, in_flight);
+            let (mut held, mut peak, mut hits, mut log) = (BTreeSet::new(), 0, 0, Vec::new());
+            let counts = replay_events(&stream, policy.as_ref(), limits, |event| match event {
+                PoolEvent::Served { request, usable } => {
+                    let (_, blocks) = stream.request(usize::try_from(request).unwrap() - 1);
+                    let there = blocks.iter().take_while(|block| held.contains(*block)).count();
+                    assert!(usable <= there, "a block is of use that is not there");
+                    hits += usable as u64 * u64::from(stream.block_tokens());
+                }
+                PoolEvent::Evicted { request, block } => {
+                    assert!(held.remove(&block), "a block goes that is not there");
+                    log.push((request, block));
+                }
+                PoolEvent::Stored { request, at, block } => {
+                    assert_eq!(stream.request(usize::try_from(request).unwrap() - 1).1[at], block);
+                    assert!(held.insert(block), "a block is stored twice");
+                    peak = peak.max(held.len() as u64);
+                }
+            });
+            prop_assert_eq!(hits, counts.hit_tokens);
+            prop_assert_eq!(peak, counts.peak_blocks);
+            prop_assert_eq!(held.len() as u64, counts.stored_blocks - counts.evicted_blocks);
+            prop_assert_eq!((counts, log), with_log(&stream, policy.as_ref(), limits));
         }
     }
 

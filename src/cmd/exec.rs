@@ -120,13 +120,19 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         Feed::Forced => Mode::Forced,
     };
     let work = args.live.work(&scenario, mode)?;
+    if matches!(work, Work::Pool(..)) {
+        let reason = "block caches are run by `kvlab fidelity`".to_owned();
+        return Err(CliError::Invalid { path: args.live.scenario.clone(), reason });
+    }
     if matches!(work, Work::Trees(..)) && (args.mode == Feed::Forced || args.budget_minutes.is_some()) {
         let reason = "--mode forced and --budget-minutes are for `eviction` sections; stacks over branch trees run whole";
         return Err(CliError::Invalid { path: args.live.scenario.clone(), reason: reason.to_owned() });
     }
     let mut model = args.live.load(&bars)?;
     let (results, shown) = match &work {
-        Work::Trees(set, exec) => (exec_trees(&mut model, set, exec, &bars)?, SHOWN_OF_TREES),
+        Work::Trees(set, exec) | Work::Pool(set, exec) => {
+            (exec_trees(&mut model, set, exec, &bars)?, SHOWN_OF_TREES)
+        }
         Work::Eviction(items, plan) => (evicting(args, &mut model, (items, plan), &bars)?, SHOWN),
     };
     study::write(&results, &args.live.out, args.live.csv)?;

@@ -6,7 +6,9 @@ use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
 use kvlab_executor::closed_loop::Mode;
-use kvlab_executor::fidelity::{Fidelity, FidelityPlan, TreeFidelity, fidelity, tree_fidelity};
+use kvlab_executor::fidelity::{
+    Fidelity, FidelityPlan, PoolFidelity, TreeFidelity, fidelity, pool_fidelity, tree_fidelity,
+};
 use kvlab_sim::scenario::Scenario;
 use std::path::Path;
 
@@ -22,6 +24,9 @@ use std::path::Path;
 /// Each stack of the scenario's `trees` section solves every problem live (shared prefixes, skipped verifications, layers that do not run), and is
 /// replayed over the recording of the same problems: what branches share and write, how many layers verify them, whether verification is
 /// skipped, who wins and with which answer must all come out the same (exit code 5).
+///
+/// A `pool` section over a trace: the prompts of branch trees are served from blocks of keys and values that are really kept, found by their tokens and taken away
+/// by the policy; what is found, stored and taken away must be what the replay says, and the logits those of a prompt computed whole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: kvlab fidelity scenarios/fidelity/chain.yaml --count 12 --out fidelity")]
 pub(crate) struct Args {
@@ -69,12 +74,28 @@ const SHOWN_OF_TREES: &[&str] = &[
     "error",
 ];
 
+/// The same of block caches.
+const SHOWN_OF_POOLS: &[&str] = &[
+    "policy",
+    "arm",
+    "status",
+    "pool_capacity_blocks",
+    "pool_hit_rate_num",
+    "pool_hit_rate_den",
+    "pool_evicted_blocks",
+    "reproduced_rate_num",
+    "reproduced_rate_den",
+    "reused_logit_error",
+    "lint",
+    "error",
+];
+
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let bars = Bars::default();
     let scenario = Scenario::load(&args.live.scenario)?;
     let work = args.live.work(&scenario, Mode::Forced)?;
-    if matches!(work, Work::Trees(..)) && args.forced_only {
+    if !matches!(work, Work::Eviction(..)) && args.forced_only {
         let reason = "--forced-only is for `eviction` sections".to_owned();
         return Err(CliError::Invalid { path: args.live.scenario.clone(), reason });
     }
@@ -85,6 +106,12 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             study::write(&found.results, &args.live.out, args.live.csv)?;
             output::table(&found.results.cells, SHOWN_OF_TREES, args.live.format)?;
             Ok(told_of_trees(&found))
+        }
+        Work::Pool(set, exec) => {
+            let found = pool_fidelity(&mut model, &set, &exec, &bars)?;
+            study::write(&found.results, &args.live.out, args.live.csv)?;
+            output::table(&found.results.cells, SHOWN_OF_POOLS, args.live.format)?;
+            Ok(told_of_pools(&found))
         }
         Work::Eviction(items, exec) => {
             let plan = FidelityPlan { exec, with_answers: !args.forced_only };
@@ -202,6 +229,36 @@ fn told_of_trees(found: &TreeFidelity) -> Done {
             "{undetermined} times a problem's answer after a decode-level exit was not recorded: only sharing, texts and the stop were compared"
         ));
     }
+    match (is_exact, missing) {
+        (false, _) => Done::CheckFailed,
+        (true, 0) => Done::All,
+        (true, _) => Done::Partly,
+    }
+}
+
+/// The same of block caches.
+fn told_of_pools(found: &PoolFidelity) -> Done {
+    let (mut events, mut equal, mut apart) = (0, 0, 0.0_f64);
+    let (mut missing, mut is_exact) = (0, true);
+    for cell in &found.cells {
+        let Some(identity) = &cell.identity else {
+            missing += 1;
+            let why = cell.failure.as_deref().unwrap_or("it did not finish");
+            news(&format!("not run: {} at {}: {why}", cell.policy, cell.capacity));
+            continue;
+        };
+        events += identity.events;
+        equal += identity.equal;
+        apart = apart.max(identity.logit_error);
+        if let Some(first) = &identity.first {
+            news(&format!("not reproduced: {} at {}: {first}", cell.policy, cell.capacity));
+        }
+        is_exact &= identity.is_exact();
+    }
+    news(&format!(
+        "identity: {equal} of {events} block events of live caches as in the replay over {} cells; logits behind reused blocks differ by at most {apart:.1e} from those of prompts computed whole",
+        found.cells.len() - missing
+    ));
     match (is_exact, missing) {
         (false, _) => Done::CheckFailed,
         (true, 0) => Done::All,

@@ -9,6 +9,7 @@ use crate::output::{Format, news};
 use crate::progress::Bars;
 use kvlab_executor::branches::{BranchPlan, TreeExec, TreeSet};
 use kvlab_executor::closed_loop::{ExecPlan, Mode};
+use kvlab_executor::fidelity::pool_study;
 use kvlab_executor::{ExecutorError, ItemSet, Model};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::WorkloadInfo;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 /// What is run, on which problems, and where results go.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LiveArgs {
-    /// Scenario file; its `eviction` section is run, or its `trees` section
+    /// Scenario file; its `eviction` section is run, or another one
     pub(crate) scenario: PathBuf,
     /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
     #[arg(long, default_value = CHAIN, value_name = "MODEL")]
@@ -31,13 +32,13 @@ pub(crate) struct LiveArgs {
     /// Most tokens generated for a problem, or for each of its branches [default: enough for most of these problems]
     #[arg(long, value_name = "N")]
     pub(crate) max_new_tokens: Option<u32>,
-    /// Which section is run [default: `eviction` where there is one, else `trees`]
+    /// Which section is run [default: the first of these that is there]
     #[arg(long, value_enum)]
     pub(crate) study: Option<Section>,
-    /// For `trees`: branches of a problem, as recorded by `kvlab record --branches`
+    /// For `trees` and `pool`: branches of a problem, as recorded by `kvlab record --branches`
     #[arg(long, value_name = "N", default_value = "8", value_parser = super::record_branches::branch_count)]
     pub(crate) branches: NonZeroU32,
-    /// For `trees`: all branches have the root's wording, only hints differ
+    /// For `trees` and `pool`: all branches have the root's wording, only hints differ
     #[arg(long)]
     pub(crate) one_wording: bool,
     /// Folder for the result tables
@@ -63,6 +64,8 @@ pub(crate) enum Section {
     Eviction,
     /// Stacks over branch trees.
     Trees,
+    /// Block caches that the prompts of branch trees are served from: `kvlab fidelity` only.
+    Pool,
 }
 
 /// What is run, made ready before the model is loaded.
@@ -71,6 +74,8 @@ pub(crate) enum Work<'a> {
     Eviction(ItemSet, ExecPlan<'a>),
     /// Branch trees.
     Trees(TreeSet, Box<TreeExec<'a>>),
+    /// Block caches over their prompts.
+    Pool(TreeSet, Box<TreeExec<'a>>),
 }
 
 /// Prompt tokens per pass.
@@ -80,23 +85,25 @@ const CHUNK: NonZeroUsize = match NonZeroUsize::new(256) {
 };
 
 impl LiveArgs {
-    /// The section that is run: the one that was asked for, or the one that is there.
+    /// The section that is run: the one that was asked for, or the first that is there.
     fn section(&self, scenario: &Scenario) -> Section {
-        let is_both = scenario.eviction.is_some() && scenario.trees.is_some();
-        match self.study {
-            Some(asked) => asked,
-            None if is_both => {
-                news("running the `eviction` section; `--study trees` runs the other");
-                Section::Eviction
-            }
-            None if scenario.trees.is_some() => Section::Trees,
-            None => Section::Eviction,
+        let there = [
+            (Section::Eviction, scenario.eviction.is_some()),
+            (Section::Trees, scenario.trees.is_some()),
+            (Section::Pool, scenario.pool.is_some()),
+        ];
+        let mut there = there.iter().filter(|(_, is_there)| *is_there).map(|(section, _)| *section);
+        let first = there.next().unwrap_or(Section::Eviction);
+        if self.study.is_none() && there.next().is_some() {
+            news("the scenario has several sections that can be run: running the first; `--study` chooses");
         }
+        self.study.unwrap_or(first)
     }
 
     /// What `scenario` and these arguments say to run.
     pub(crate) fn work<'a>(&self, scenario: &'a Scenario, mode: Mode) -> Result<Work<'a>, CliError> {
-        if self.section(scenario) == Section::Eviction {
+        let section = self.section(scenario);
+        if section == Section::Eviction {
             let items = self.items.load(self.seed, &self.model)?;
             let plan = ExecPlan {
                 scenario,
@@ -120,6 +127,10 @@ impl LiveArgs {
             verdict_words: set.verdict_words,
         };
         let exec = TreeExec { scenario, plan, command: study::command_line() };
+        if section == Section::Pool {
+            pool_study(scenario).map_err(ExecutorError::from)?;
+            return Ok(Work::Pool(set, Box::new(exec)));
+        }
         exec.study().map_err(ExecutorError::from)?;
         Ok(Work::Trees(set, Box::new(exec)))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvlab_executor::branches::{BranchPlan, TreeExec, TreeSet, exec_trees};
-use kvlab_executor::fidelity::tree_fidelity;
+use kvlab_executor::fidelity::{pool_fidelity, tree_fidelity};
 use kvlab_executor::setup::SetupOptions;
 use kvlab_executor::workload::chain::LEVELS;
 use kvlab_executor::{Model, Quiet, embedded_model};
@@ -152,4 +152,34 @@ fn a_scenario_without_trees_is_refused_by_name() {
     let set = TreeSet::chain(LEVELS[0], 1, 21, 2, false);
     let error = exec(&scenario, &set).study().unwrap_err().to_string();
     assert!(error.contains("`none`") && error.contains("`trees`"), "{error}");
+}
+
+/// Every cache policy of the registry, over `scenarios/fidelity/pools.yaml`: blocks of real keys and values.
+#[test]
+fn a_cache_of_real_blocks_does_what_its_replay_says() {
+    let scenario = scenario(include_str!("../../scenarios/fidelity/pools.yaml"));
+    let labels: BTreeSet<&str> =
+        scenario.pool.as_ref().unwrap().policies.iter().map(|choice| choice.label.as_str()).collect();
+    for entry in registry::POOLS {
+        assert!(labels.contains(entry.spec.id), "{} is not in fidelity/pools.yaml", entry.spec.id);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = embedded(folder.path());
+    let set = TreeSet::chain(LEVELS[0], 3, 21, 3, false);
+    let found = pool_fidelity(&mut model, &set, &exec(&scenario, &set), &Quiet).unwrap();
+    let cells = &found.results.cells;
+    assert_eq!((found.cells.len(), cells.rows()), (18, 36));
+    let mut reused = 0;
+    for (at, cell) in found.cells.iter().enumerate() {
+        let identity = cell.identity.as_ref().unwrap();
+        assert!(identity.is_exact(), "{} at {}: {:?}", cell.policy, cell.capacity, identity.first);
+        // 12 requests, and what they stored.
+        assert!(identity.events > 12, "{identity:?}");
+        assert_eq!(int(cells, "pool_hit_rate_num", at), int(cells, "pool_hit_rate_num", 18 + at));
+        assert_eq!(int(cells, "pool_hit_rate_den", at), int(cells, "pool_hit_rate_den", 18 + at));
+        // Another split into passes adds in another order.
+        assert!(identity.logit_error < 1e-3, "{}", identity.logit_error);
+        reused += identity.reused_tokens;
+    }
+    assert!(reused > 500, "{reused}");
 }

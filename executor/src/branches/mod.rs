@@ -119,6 +119,17 @@ pub(crate) fn recorded(
     Recorder { model, plan, item, verdict_tokens }.problem()
 }
 
+/// The prompts of a problem in tokens: the root's, then each branch's own.
+pub(crate) fn prompts(
+    model: &mut Model,
+    item: &TreeItem,
+    plan: &BranchPlan,
+) -> Result<Vec<Vec<u32>>, ExecutorError> {
+    let verdict_tokens = (word(model, plan.verdict_words.0)?, word(model, plan.verdict_words.1)?);
+    let recorder = Recorder { model, plan, item, verdict_tokens };
+    std::iter::once(&item.root).chain(&item.branches).map(|words| Ok(recorder.tokens(words)?.all())).collect()
+}
+
 /// The first token of a word of the verifier.
 fn word(model: &Model, text: &str) -> Result<u32, ExecutorError> {
     let tokens = model.codec()?.encode_formatted(text)?;

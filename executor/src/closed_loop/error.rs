@@ -25,6 +25,14 @@ pub enum ClosedLoopError {
         /// Id of the scenario.
         scenario: String,
     },
+    /// The scenario has no block caches over a trace.
+    #[error(
+        "failed to serve the scenario `{scenario}`: it has no `pool` section, or one with a generated stream; the prompts of problems are served"
+    )]
+    NoPool {
+        /// Id of the scenario.
+        scenario: String,
+    },
     /// A policy asked for a vector that is evicted or was not remembered.
     #[error(
         "failed to evict with `{policy}`: {quantity} at position {pos} in layer {layer}, KV head {head} is not at hand"

@@ -4,6 +4,7 @@
 //! [`Decoder::retain`]), nor for where tapped arrays go.
 
 mod ask;
+mod blocks;
 mod cache;
 mod decoder;
 mod error;
@@ -14,6 +15,7 @@ mod pass;
 mod walk;
 
 pub use ask::{Ask, Attending};
+pub(crate) use blocks::KvBlock;
 pub use cache::{KvCache, LayerCache, Rewrite};
 pub(crate) use decoder::greedy;
 pub use decoder::{Decoder, Flow, LayerDone, Select};

@@ -1,6 +1,8 @@
 //! What can be wrong beside the model and the policies.
 
-use kvlab_sim::{fidelity::PredictError, replay::ReplayError, run::RunError, trees::TreeError};
+use kvlab_sim::{
+    fidelity::PredictError, pool::PoolError, replay::ReplayError, run::RunError, trees::TreeError,
+};
 
 /// Why a replay could not be compared with a run.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +17,9 @@ pub enum FidelityError {
     /// The replay of a branch tree.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// The requests of a block cache.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The curve from estimate to outcome.
     #[error(transparent)]
     Predict(#[from] PredictError),

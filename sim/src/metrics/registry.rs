@@ -518,6 +518,15 @@ pub const METRICS: &[Metric] = &[
         doc: "numerator: decisions of a live run that the replay over its recording makes too: kept sets (per problem, layer, eviction, KV head), slot by slot; over branch trees, what each branch shares, writes and is verified by, and whether verification is skipped, who wins and with which answer; denominator: decisions of the run or the replay",
     },
     Metric {
+        id: "reused_logit_error",
+        label: "Largest difference of a logit after reuse",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Executed,
+        scope: Scope::Cell,
+        doc: "the largest absolute difference, over requests and the vocabulary, between the logits behind a prompt whose found blocks came from the cache and behind the same prompt computed whole",
+    },
+    Metric {
         id: "reused_token_rate",
         label: "Prompt tokens that were there already",
         unit: "",

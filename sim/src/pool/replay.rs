@@ -42,6 +42,34 @@ pub struct Counts {
     pub peak_blocks: u64,
 }
 
+/// What happens in a cache of blocks, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolEvent {
+    /// A request begins.
+    Served {
+        /// The request, from 1.
+        request: u64,
+        /// So many of its blocks, from the first one on, are found and of use: what is behind them is computed.
+        usable: usize,
+    },
+    /// A block goes.
+    Evicted {
+        /// The request that needs its room, from 1.
+        request: u64,
+        /// Index of the block.
+        block: u32,
+    },
+    /// A block that was computed is stored.
+    Stored {
+        /// The request that computed it, from 1.
+        request: u64,
+        /// Its place in the request's prompt.
+        at: usize,
+        /// Index of the block.
+        block: u32,
+    },
+}
+
 /// Serves every request of `stream`.
 #[must_use]
 pub fn replay(stream: &BlockStream, policy: &dyn Pool, limits: Limits) -> Counts {
@@ -53,7 +81,7 @@ pub fn replay_with(
     stream: &BlockStream,
     policy: &dyn Pool,
     limits: Limits,
-    evicted: impl FnMut(u64, u32),
+    mut evicted: impl FnMut(u64, u32),
 ) -> Counts {
     if stream.is_flat()
         && policy.order() == Order::Recency
@@ -62,7 +90,21 @@ pub fn replay_with(
     {
         return flat_counts(stream, limits, evicted);
     }
-    let mut cache = Cache::new(stream, policy, limits.capacity_blocks, evicted);
+    replay_events(stream, policy, limits, |event| {
+        if let PoolEvent::Evicted { request, block } = event {
+            evicted(request, block);
+        }
+    })
+}
+
+/// Like [`replay()`]; `on` gets everything that happens, in order.
+pub fn replay_events(
+    stream: &BlockStream,
+    policy: &dyn Pool,
+    limits: Limits,
+    on: impl FnMut(PoolEvent),
+) -> Counts {
+    let mut cache = Cache::new(stream, policy, limits.capacity_blocks, on);
     let mut running: VecDeque<(usize, usize)> = VecDeque::new();
     let next = if policy.spec().needs.future { next_uses(stream) } else { Vec::new() };
     let mut start = 0;
@@ -140,7 +182,7 @@ struct Cache<'a, F> {
     stream: &'a BlockStream,
     policy: &'a dyn Pool,
     capacity: u64,
-    evicted: F,
+    on: F,
     blocks: Vec<Block>,
     free: Free,
     held: u64,
@@ -148,21 +190,22 @@ struct Cache<'a, F> {
     counts: Counts,
 }
 
-impl<'a, F: FnMut(u64, u32)> Cache<'a, F> {
-    fn new(stream: &'a BlockStream, policy: &'a dyn Pool, capacity: u64, evicted: F) -> Self {
+impl<'a, F: FnMut(PoolEvent)> Cache<'a, F> {
+    fn new(stream: &'a BlockStream, policy: &'a dyn Pool, capacity: u64, on: F) -> Self {
         let free = match policy.order() {
             Order::Recency => Free::List(Recency::new(stream.distinct())),
             Order::Ranked => Free::Heap(Ranked::new(stream.distinct())),
         };
         let blocks = vec![Block::default(); stream.distinct() as usize];
-        Self { stream, policy, capacity, evicted, blocks, free, held: 0, now: 0, counts: Counts::default() }
+        Self { stream, policy, capacity, on, blocks, free, held: 0, now: 0, counts: Counts::default() }
     }
 
     /// Serves one request; gives how many of its blocks it holds now, from the first one on.
     fn serve(&mut self, asked: Asked, blocks: &[u32], ahead: &[u64]) -> usize {
         self.now += 1;
         let found = blocks.iter().take_while(|&&block| self.blocks[block as usize].is_cached).count();
-        self.count(asked, blocks, found);
+        let usable = self.count(asked, blocks, found);
+        (self.on)(PoolEvent::Served { request: self.now, usable });
         let mut held = 0;
         let mut has_room = true;
         for (at, &block) in blocks.iter().enumerate() {
@@ -173,6 +216,7 @@ impl<'a, F: FnMut(u64, u32)> Cache<'a, F> {
                     held = at + 1;
                 } else if self.make_room() {
                     self.store(block, asked.score, next);
+                    (self.on)(PoolEvent::Stored { request: self.now, at, block });
                     held = at + 1;
                 } else {
                     has_room = false;
@@ -184,7 +228,8 @@ impl<'a, F: FnMut(u64, u32)> Cache<'a, F> {
         held
     }
 
-    fn count(&mut self, asked: Asked, blocks: &[u32], found: usize) {
+    /// Counts a request of which so many blocks were found; gives how many of them are of use.
+    fn count(&mut self, asked: Asked, blocks: &[u32], found: usize) -> usize {
         let size = u64::from(self.stream.block_tokens());
         let usable = found.min(self.stream.usable(asked.tokens));
         let again =
@@ -199,6 +244,7 @@ impl<'a, F: FnMut(u64, u32)> Cache<'a, F> {
             size * (blocks.len() - usable - again) as u64 + if asked.tail_again { 0 } else { tail };
         counts.asked_blocks += blocks.len() as u64;
         counts.found_blocks += found as u64;
+        usable
     }
 
     /// Takes a cached block into use.
@@ -259,7 +305,7 @@ impl<'a, F: FnMut(u64, u32)> Cache<'a, F> {
             self.blocks[parent as usize].children -= 1;
             self.enter(parent);
         }
-        (self.evicted)(self.now, victim);
+        (self.on)(PoolEvent::Evicted { request: self.now, block: victim });
         true
     }
 

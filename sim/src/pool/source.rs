@@ -1,7 +1,8 @@
 //! Streams from traces: requests that were imported, branches of recorded trees, or recorded prompts.
 
 use super::{BlockStream, PoolError, StreamBuilder};
-use crate::trace::{BlockIds, Prefix, TraceSource};
+use crate::trace::{BlockIds, Prefix, Problem, TraceSource};
+use crate::types::TokenId;
 
 /// Tokens of a block where nothing else is asked for: as in vLLM.
 const BLOCK_TOKENS: u32 = 16;
@@ -33,26 +34,48 @@ pub fn from_trace(trace: &dyn TraceSource, block_tokens: Option<u32>) -> Result<
             None => builder.finish(),
         };
     }
+    if trace.problems() > 0 {
+        let problems = (0..trace.problems()).map(|index| trace.problem(index));
+        let problems = problems.collect::<Result<Vec<_>, _>>()?;
+        return Ok(
+            from_problems((name, trace.is_synthetic()), &problems, block_tokens)?.for_model(trace.shape(), 2)
+        );
+    }
     let block_tokens = block_tokens.unwrap_or(BLOCK_TOKENS).max(1);
     let mut builder = StreamBuilder::new(name, trace.is_synthetic(), block_tokens);
     let mut ids = BlockIds::default();
-    let len = |tokens: &[crate::types::TokenId]| u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-    if trace.problems() > 0 {
-        for index in 0..trace.problems() {
-            let problem = trace.problem(index)?;
-            for (branch, depth) in problem.branches.iter().zip(problem.depths()) {
-                let outcome = branch.outcome(Prefix::Own).or(branch.root.as_ref());
-                let score = outcome.map(|outcome| outcome.confidences.mean_top1_prob);
-                let hashes = ids.of(&branch.tokens, block_tokens);
-                builder.push(len(&branch.tokens), &hashes, score, Some(depth), &[])?;
-            }
-        }
-    } else {
-        for meta in trace.sequences() {
-            let tokens = trace.prompt_tokens(meta.seq)?;
-            builder.push(len(&tokens), &ids.of(&tokens, block_tokens), None, None, &[])?;
+    for meta in trace.sequences() {
+        let tokens = trace.prompt_tokens(meta.seq)?;
+        builder.push(len(&tokens), &ids.of(&tokens, block_tokens), None, None, &[])?;
+    }
+    // Sequences belong to a model whose shape is known.
+    Ok(builder.finish()?.for_model(trace.shape(), 2))
+}
+
+/// What branch trees ask for: the root and the branches of each problem, in their order, as [`from_trace`] says. `name` is that of the
+/// stream, with whether it is synthetic.
+///
+/// # Errors
+/// When there is no problem.
+pub fn from_problems(
+    (name, is_synthetic): (&str, bool),
+    problems: &[Problem],
+    block_tokens: Option<u32>,
+) -> Result<BlockStream, PoolError> {
+    let block_tokens = block_tokens.unwrap_or(BLOCK_TOKENS).max(1);
+    let mut builder = StreamBuilder::new(name, is_synthetic, block_tokens);
+    let mut ids = BlockIds::default();
+    for problem in problems {
+        for (branch, depth) in problem.branches.iter().zip(problem.depths()) {
+            let outcome = branch.outcome(Prefix::Own).or(branch.root.as_ref());
+            let score = outcome.map(|outcome| outcome.confidences.mean_top1_prob);
+            let hashes = ids.of(&branch.tokens, block_tokens);
+            builder.push(len(&branch.tokens), &hashes, score, Some(depth), &[])?;
         }
     }
-    // Trees and sequences belong to a model whose shape is known.
-    Ok(builder.finish()?.for_model(trace.shape(), 2))
+    builder.finish()
+}
+
+fn len(tokens: &[TokenId]) -> u32 {
+    u32::try_from(tokens.len()).unwrap_or(u32::MAX)
 }

@@ -29,6 +29,7 @@ pub use error::RunError;
 pub use generated::{Generated, source_info};
 pub use lint::never_triggered;
 pub use plan_columns::plan_columns;
+pub use pool::pool_measures;
 pub use serve::{ArmResult, ClaimResult, Measured, claims, serve_arms};
 pub use shard::{Shard, batches, usual_batch};
 pub use study::{Keep, RunOptions, Study, study};

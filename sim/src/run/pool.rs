@@ -137,12 +137,13 @@ fn cell(
             format!("vacuous: all {all} distinct blocks fit into {capacity_blocks}, nothing is ever evicted"),
         );
     }
-    metrics(&mut row, stream, capacity_blocks, &counts);
+    pool_measures(&mut row, stream, capacity_blocks, &counts);
     Ok(Outcome { id, cell: Some(row), ..Outcome::default() })
 }
 
+/// Sets the metrics of a cache of `capacity` blocks that served `stream`.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-fn metrics(row: &mut CellRow, stream: &BlockStream, capacity: u64, counts: &Counts) {
+pub fn pool_measures(row: &mut CellRow, stream: &BlockStream, capacity: u64, counts: &Counts) {
     // Requests of a stream depend on each other through the cache: there is nothing to resample.
     let mut rate = |metric: &str, num: u64, den: u64| {
         let value = (den > 0).then(|| Estimate { value: num as f64 / den as f64, interval: None, se: None });
