@@ -22,11 +22,12 @@ impl TreeMeasures {
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     pub fn fill(&self, row: &mut CellRow, decided: &[(ProblemDecision, Choice)]) {
         let layers = u64::from(self.layers);
-        let mut rate = |metric: &str, of: &dyn Fn(&ProblemDecision, &Choice) -> (u64, u64)| {
+        let (mut rates, mut columns) = (Vec::new(), Vec::new());
+        let mut rate = |metric: &'static str, of: &dyn Fn(&ProblemDecision, &Choice) -> (u64, u64)| {
             let terms: Vec<(u64, u64)> = decided.iter().map(|(decision, full)| of(decision, full)).collect();
-            let floats: Vec<(f64, f64)> = terms.iter().map(|&(n, d)| (n as f64, d as f64)).collect();
             let (num, den) = terms.iter().fold((0, 0), |(n, d), term| (n + term.0, d + term.1));
-            row.rate(metric, self.bootstrap.ratio(&floats), num, den);
+            rates.push((metric, num, den));
+            columns.push(terms.iter().map(|&(n, d)| (n as f64, d as f64)).collect());
         };
         let right = |choice: &Choice| u64::from(choice.correct == Some(true));
         let known = |full: &Choice| u64::from(full.correct.is_some());
@@ -69,24 +70,17 @@ impl TreeMeasures {
             .iter()
             .map(|(d, full)| full.correct.map(|_| right(&d.choice) as f64 - right(full) as f64))
             .collect();
-        let n = differences.iter().flatten().count();
-        row.mean("tree_accuracy_vs_full", self.bootstrap.mean(&differences), n);
-        self.random_control(row, decided);
-    }
-
-    /// Skipping as many problems, drawn evenly: the expectation, without a draw.
-    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-    fn random_control(&self, row: &mut CellRow, decided: &[(ProblemDecision, Choice)]) {
-        let right = |choice: &Choice| if choice.correct == Some(true) { 1.0 } else { 0.0 };
-        let skips = decided.iter().filter(|(d, _)| d.skipped).count() as f64 / decided.len().max(1) as f64;
-        let mut expected = Vec::with_capacity(decided.len());
-        for (decision, full) in decided {
-            let Some(verified) = &decision.if_verified else { return };
-            let both = skips * right(&decision.if_skipped) + (1.0 - skips) * right(verified);
-            expected.push(full.correct.map(|_| both));
+        let mut means = vec![("tree_accuracy_vs_full", differences)];
+        means.extend(random_control(decided).map(|expected| ("random_skip_accuracy", expected)));
+        columns.extend(means.iter().map(|(_, values)| Bootstrap::terms_of(values)));
+        // Thousands of cells have thousands of intervals: all of a cell's are made in one walk through the resamples.
+        let mut estimates = self.bootstrap.ratios(&columns).into_iter();
+        for (metric, num, den) in rates {
+            row.rate(metric, estimates.next().flatten(), num, den);
         }
-        let n = expected.iter().flatten().count();
-        row.mean("random_skip_accuracy", self.bootstrap.mean(&expected), n);
+        for (metric, values) in means {
+            row.mean(metric, estimates.next().flatten(), values.iter().flatten().count());
+        }
     }
 
     /// How many verifications ran so many layers, as a series of the cell `id`; nothing where none ran.
@@ -115,6 +109,20 @@ impl TreeMeasures {
             })
             .collect()
     }
+}
+
+/// Whether answers are right when as many problems are skipped, drawn evenly: the expectation of each, without a draw. Nothing where it is not known what
+/// verification would have answered.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+fn random_control(decided: &[(ProblemDecision, Choice)]) -> Option<Vec<Option<f64>>> {
+    let right = |choice: &Choice| if choice.correct == Some(true) { 1.0 } else { 0.0 };
+    let skips = decided.iter().filter(|(d, _)| d.skipped).count() as f64 / decided.len().max(1) as f64;
+    let expected = |(decision, full): &(ProblemDecision, Choice)| {
+        let verified = decision.if_verified.as_ref()?;
+        let both = skips * right(&decision.if_skipped) + (1.0 - skips) * right(verified);
+        Some(full.correct.map(|_| both))
+    };
+    decided.iter().map(expected).collect()
 }
 
 /// Branches behind the root's prefix.
