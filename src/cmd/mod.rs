@@ -12,6 +12,7 @@ pub(crate) mod live;
 pub(crate) mod merge;
 pub(crate) mod model;
 pub(crate) mod paper;
+pub(crate) mod pareto;
 pub(crate) mod plot;
 pub(crate) mod record;
 pub(crate) mod record_branches;
