@@ -136,7 +136,7 @@ fn a_full_disk_leaves_the_finished_part_and_the_recording_goes_on() {
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn skipped(why: &str) {
+pub(crate) fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 

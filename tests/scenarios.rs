@@ -1,5 +1,7 @@
 //! Scenarios: what is refused, and how; everything under `scenarios/` is valid.
 
+mod schema;
+
 use kvlab_sim::scenario::Scenario;
 use std::path::{Path, PathBuf};
 

@@ -2,8 +2,11 @@
 
 mod compare;
 mod diff;
+mod draw;
 mod expect;
+mod pareto;
 mod process;
+mod repeat;
 
 use crate::support::synth;
 use kvlab_sim::results::{Formats, Part, Parts, Results, Standing, save_part, write};

@@ -6,11 +6,12 @@ use kvlab_sim::cost::{devices, models, software};
 use kvlab_sim::metrics::{METRICS, Scope};
 use kvlab_sim::policy::{Law, ParamDoc, Randomness, registry};
 use kvlab_sim::run::RunError;
+use kvlab_sim::scenario::schema;
 use kvlab_sim::table::{Column, Table};
 use kvlab_sim::trace::{FIELDS, synth};
 
 /// Show what is registered: policies, metrics, figures, model families, trace fields, built-in problems, answer checkers,
-/// synthetic workloads, cost models with their devices and models.
+/// synthetic workloads, cost models with their devices and models. `schema` is the language of scenarios as a JSON Schema, for editors.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to list
@@ -35,6 +36,7 @@ enum What {
     Graders,
     Workloads,
     Costs,
+    Schema,
 }
 
 /// Runs the verb.
@@ -43,6 +45,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         return params(id, args.format);
     }
     let (names, rows) = match args.what {
+        What::Schema => {
+            output::print(&format!("{}\n", lines(&schema(REFERENCE), 0)))?;
+            return Ok(Done::All);
+        }
         What::Policies => policies(),
         What::Metrics => metrics(),
         What::Figures => (
@@ -96,6 +102,32 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         ),
     };
     print(&names, &rows, args.format)
+}
+
+/// Its comments say what keys mean.
+const REFERENCE: &str = include_str!("../../scenarios/reference.yaml");
+
+/// JSON in which whatever fits into a line is in one.
+fn lines(value: &serde_json::Value, indent: usize) -> String {
+    const WIDTH: usize = 140;
+    let flat = value.to_string();
+    if indent + flat.len() <= WIDTH {
+        return flat;
+    }
+    let (open, inner, close) = match value {
+        serde_json::Value::Object(map) => {
+            let one = |(key, value): (&String, &serde_json::Value)| {
+                format!("{}: {}", serde_json::Value::from(key.as_str()), lines(value, indent + 2))
+            };
+            ('{', map.iter().map(one).collect::<Vec<_>>(), '}')
+        }
+        serde_json::Value::Array(list) => {
+            ('[', list.iter().map(|value| lines(value, indent + 2)).collect(), ']')
+        }
+        _ => return flat,
+    };
+    let (inside, outside) = (" ".repeat(indent + 2), " ".repeat(indent));
+    format!("{open}\n{inside}{}\n{outside}{close}", inner.join(&format!(",\n{inside}")))
 }
 
 /// Where a workload is used.

@@ -102,6 +102,10 @@ impl LiveArgs {
 
     /// What `scenario` and these arguments say to run.
     pub(crate) fn work<'a>(&self, scenario: &'a Scenario, mode: Mode) -> Result<Work<'a>, CliError> {
+        if scenario.draw.is_some() {
+            let reason = "`source.fraction` and `source.stratify` draw from a trace; here the flags say which problems are run";
+            return Err(CliError::Invalid { path: self.scenario.clone(), reason: reason.to_owned() });
+        }
         let section = self.section(scenario);
         if section == Section::Eviction {
             let items = self.items.load(self.seed, &self.model)?;

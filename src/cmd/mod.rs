@@ -19,6 +19,7 @@ pub(crate) mod record_branches;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod runtime;
+mod sample;
 pub(crate) mod setup;
 pub(crate) mod shard;
 pub(crate) mod status;

@@ -1,5 +1,6 @@
 //! `kvlab replay`: policies and thresholds from flags over a trace.
 
+use super::sample::SampleArgs;
 use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
@@ -8,7 +9,7 @@ use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::{Trace, TraceSource};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Replay a recorded trace through policies and thresholds given by flags. No model is needed.
 ///
@@ -93,9 +94,8 @@ pub(crate) struct Args {
     /// Seeds of stochastic policies
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0")]
     seed: Vec<u64>,
-    /// Read at most so many sequences
-    #[arg(long, value_name = "N")]
-    limit: Option<u32>,
+    #[command(flatten)]
+    sample: SampleArgs,
     /// Worker threads; 0 for one a core. Results do not depend on it
     #[arg(long, default_value_t = 0, value_parser = study::threads)]
     threads: usize,
@@ -116,7 +116,9 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let trace = Trace::open(&args.trace)?;
-    let scenario = Scenario::parse(&scenario_text(args, &trace), "the flags of `kvlab replay`")?;
+    let flags = "the flags of `kvlab replay`";
+    let scenario = Scenario::parse(&scenario_text(args, &trace), flags)?;
+    let scenario = args.sample.on(scenario, Path::new(flags))?;
     let bars = Bars::default();
     let command = study::command_line();
     let results = study::run(&scenario, &trace, args.threads, command.clone(), &bars)?;
@@ -156,9 +158,6 @@ fn scenario_text(args: &Args, trace: &Trace) -> String {
     // Writing to a string cannot fail.
     let mut line = |content: String| writeln!(text, "{content}").unwrap_or_default();
     line(format!("seeds: {}", list(&seeds)));
-    if let Some(limit) = args.limit {
-        line(format!("source: {{limit: {limit}}}"));
-    }
     if !args.policy.is_empty() {
         line("eviction:".to_owned());
         line(format!(

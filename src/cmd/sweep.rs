@@ -1,5 +1,6 @@
 //! `kvlab sweep`: a scenario over a trace, in parts that are kept.
 
+use super::sample::SampleArgs;
 use super::{check, shard, study, sweep_plan};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    sample: SampleArgs,
     /// Run the i-th of n equal shares of the cells (from 1) and write no tables
     #[arg(long, value_name = "I/N", requires = "out", value_parser = shard::given)]
     shard: Option<Shard>,
@@ -83,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         return sweep_plan::run(args);
     }
     let path = args.scenario.clone().unwrap_or_default();
-    let scenario = Scenario::load(&path)?;
+    let scenario = args.sample.on(Scenario::load(&path)?, &path)?;
     if args.check {
         check::refuse_without_claims(&scenario, &path)?;
     }
@@ -119,7 +122,7 @@ fn over(
 ) -> Result<Done, CliError> {
     let study = Study::of(scenario, source, info)?;
     if args.dry_run {
-        return dry_run(&study, source, scenario);
+        return dry_run(&study);
     }
     let (command, bars) = (study::command_line(), Bars::default());
     let Some(out) = &args.out else {
@@ -244,21 +247,17 @@ fn shown(args: &Args, scenario: &Scenario, results: &Results) -> Result<Done, Cl
     Ok(if args.check { check::against(scenario, results, done) } else { done })
 }
 
-fn dry_run(study: &Study<'_>, source: &dyn TraceSource, scenario: &Scenario) -> Result<Done, CliError> {
+fn dry_run(study: &Study<'_>) -> Result<Done, CliError> {
     let cells: Vec<&Unit> = study.units().iter().filter(|unit| unit.kind == UnitKind::Cell).collect();
     let by_section = Section::ALL.map(|section| {
         format!("{} {}", cells.iter().filter(|unit| unit.section == section).count(), section.word())
     });
-    let sequences = source.sequences();
-    let read = &sequences[..sequences.len().min(scenario.limit.map_or(usize::MAX, |limit| limit as usize))];
-    let tokens: u64 = read.iter().map(|meta| u64::from(meta.len)).sum();
+    let (sequences, tokens, problems) = study.reads();
     let reads_tensors = cells.iter().any(|unit| unit.section == Section::Eviction);
     output::print(&format!(
-        "{} cells ({}) over {} sequences, {tokens} tokens, and {} problems with branches; reads about {:.1} MB of tensors once a batch\n",
+        "{} cells ({}) over {sequences} sequences, {tokens} tokens, and {problems} problems with branches; reads about {:.1} MB of tensors once a batch\n",
         cells.len(),
         by_section.join(", "),
-        read.len(),
-        source.problems().min(scenario.limit.unwrap_or(u32::MAX)),
         output::megabytes(if reads_tensors { study.tensor_bytes() } else { 0 }),
     ))?;
     let lines: Vec<String> = cells

@@ -1,5 +1,6 @@
 //! `kvlab sweep plan`: job files for a sweep on several machines.
 
+use super::sample::SampleArgs;
 use super::{study, sweep};
 use crate::exit::{CliError, Done};
 use crate::output;
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     /// Folder for parts and result tables, as the machines see it
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    #[command(flatten)]
+    sample: SampleArgs,
     /// Into how many shards the cells are cut
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     shards: u32,
@@ -54,7 +57,7 @@ enum Engine {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let scenario = Scenario::load(&args.scenario)?;
+    let scenario = args.sample.on(Scenario::load(&args.scenario)?, &args.scenario)?;
     let text = sweep::with_source(&args.scenario, args.trace.as_deref(), &scenario, |source, info| {
         let study = Study::of(&scenario, source, info)?;
         let job = Job::of(args, &scenario, &study);
@@ -100,7 +103,8 @@ impl<'a> Job<'a> {
         let path = |path: &PathBuf| study::quoted(&path.display().to_string());
         let trace =
             self.args.trace.as_ref().map_or_else(String::new, |trace| format!(" --trace {}", path(trace)));
-        format!("kvlab sweep {}{trace} --out {}", path(&self.args.scenario), path(&self.args.out))
+        let (scenario, out) = (path(&self.args.scenario), path(&self.args.out));
+        format!("kvlab sweep {scenario}{trace}{} --out {out}", self.args.sample.typed())
     }
 
     fn merge(&self) -> String {

@@ -1,5 +1,6 @@
 //! `kvlab tune`: which setting to ship, with a guarantee.
 
+use super::sample::SampleArgs;
 use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, significant};
@@ -57,7 +58,9 @@ pub(crate) struct Args {
     /// How tests are corrected for each other
     #[arg(long, value_enum)]
     method: Option<MethodArg>,
-    /// Measure the recommended setting on this trace too
+    #[command(flatten)]
+    sample: SampleArgs,
+    /// Measure the recommended setting on this trace too, on all of its problems
     #[arg(long, value_name = "DIR")]
     transfer: Option<PathBuf>,
     /// Print everything as JSON
@@ -111,7 +114,7 @@ impl Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let scenario = Scenario::load(&args.scenario)?;
+    let scenario = args.sample.on(Scenario::load(&args.scenario)?, &args.scenario)?;
     let spec = scenario
         .tune
         .clone()

@@ -5,6 +5,14 @@ use kvlab_sim::results::{Bootstrap, Results, mcnemar};
 use kvlab_sim::run::{source_info, study};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::{Table, Value};
+use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
+use kvlab_sim::types::ModelShape;
+
+const EXITS: &str = "
+id: exits
+why: What do other thresholds change?
+exit: {lens: [final-norm, raw], theta: [0.1, 1.5, 3, 5], epsilon: [1, 3], min_layer: 0}
+";
 
 fn run(text: &str) -> Results {
     let (source, scenario) = (Both::small(), Scenario::parse(text, "test").unwrap());
@@ -124,6 +132,136 @@ fn a_study_without_trees_is_compared_too() {
     assert_eq!(compared(&run(&format!("{head}trees:{trees}")).cells), 10);
 }
 
+/// Rows by item of one cell and metric: (item, value, n), in the order of the table.
+fn items_of(results: &Results, cell: &str, metric: &str) -> Vec<(String, f64, i64)> {
+    let items = results.more("items").unwrap();
+    (0..items.rows())
+        .filter(|&row| text(items, "cell", row) == cell && text(items, "metric", row) == metric)
+        .map(|row| match items.value("n", row) {
+            Value::Int(n) => (text(items, "item", row), real(items, "value", row).unwrap(), n),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn exits_are_compared_with_the_one_at_the_thresholds_named_under_the_same_lens() {
+    // Six layers: with two of them no pass can end early.
+    let shape = ModelShape { layers: 6, q_heads: 2, kv_heads: 1, head_dim: 4, hidden: 8, vocab: 50 };
+    let lengths = (0..3).map(|at| SynthLength { prompt_len: 6, len: 40 + at }).collect();
+    let source = Synthetic::build("sinks-and-hitters", SynthSpec { shape, lengths, seed: 3 }).unwrap();
+    let swept = |compare: &str| {
+        let text = format!("{EXITS}compare: {compare}\n");
+        let scenario = Scenario::parse(&text, "test").unwrap();
+        study(&scenario, &source, source_info(&source, "none", ""), &options(2)).unwrap()
+    };
+    let results = swept("{exit: {theta: 3, epsilon: 3.0000000001}}");
+    let cells = &results.cells;
+    let is_exit = |row: &usize| text(cells, "study", *row) == "exit";
+    let is_base = |row: usize| {
+        (real(cells, "theta", row).unwrap() - 3.0).abs() < 1e-9
+            && (real(cells, "epsilon", row).unwrap() - 3.0).abs() < 1e-9
+    };
+    let (mut compared, mut moved) = (0, 0);
+    for row in (0..cells.rows()).filter(is_exit) {
+        let base = (0..cells.rows())
+            .filter(is_exit)
+            .find(|&other| is_base(other) && text(cells, "lens", other) == text(cells, "lens", row))
+            .unwrap();
+        if base == row {
+            assert_eq!(cells.value("baseline", row), Value::Absent);
+            continue;
+        }
+        assert_eq!(text(cells, "baseline", row), text(cells, "cell", base));
+        for metric in ["exit_agreement", "mean_layers_run", "net_skip_rate", "skip_rate"] {
+            let of = |row: usize| items_of(&results, &text(cells, "cell", row), metric);
+            let (here, there) = (of(row), of(base));
+            assert_eq!(here.len(), 3, "three prompts");
+            let mean = here.iter().zip(&there).map(|(a, b)| a.1 - b.1).sum::<f64>() / 3.0;
+            let found = real(cells, &format!("{metric}_vs_baseline"), row).unwrap();
+            assert!((found - mean).abs() < 1e-12, "{metric}: {found} {mean}");
+            moved += usize::from(mean.abs() > 1e-9);
+        }
+        // Prompts of one sequence each: the mean of a mean over sequences is that over items.
+        let layers = items_of(&results, &text(cells, "cell", row), "mean_layers_run");
+        let mean = layers.iter().map(|item| item.1).sum::<f64>() / 3.0;
+        assert!((real(cells, "mean_layers_run", row).unwrap() - mean).abs() < 1e-12);
+        assert!(layers.iter().all(|item| item.2 == 1));
+        assert!(text(cells, "lint", row).contains("3 items cannot tell it from `theta 3, epsilon 3"));
+        compared += 1;
+    }
+    // Two lenses at four thetas and two epsilons, but the two that they are compared with.
+    assert_eq!(compared, 14);
+    assert!(moved > 8, "{moved}");
+    // Those of both lenses with one of them.
+    let crossed = swept("{exit: {theta: 0.1, epsilon: 1, lens: raw}}");
+    let with = (0..crossed.cells.rows()).filter(|&row| crossed.cells.value("baseline", row) != Value::Absent);
+    assert_eq!(with.count(), 15);
+}
+
+#[test]
+fn pools_are_compared_by_problem_and_by_runs_of_requests_where_there_is_none() {
+    let by = |text: &str| {
+        let results = run(&text.replace("compare: {baseline: full}", "compare: {baseline: lru}"));
+        let cells = results.cells.clone();
+        let rows: Vec<usize> =
+            (0..cells.rows()).filter(|&row| text_is(&cells, "study", row, "pool")).collect();
+        (results, cells, rows)
+    };
+    let text_of = |cells: &Table, row: usize| text(cells, "cell", row);
+    // Two hundred generated requests in fifty runs of four.
+    let (results, cells, rows) = by(STUDY);
+    for &row in &rows {
+        let here = items_of(&results, &text_of(&cells, row), "pool_hit_rate");
+        assert_eq!(
+            (here.len(), here[0].0.as_str(), here[49].0.as_str()),
+            (50, "requests 1-4", "requests 197-200")
+        );
+        assert!(here.iter().all(|item| item.2 == 4));
+        // Every request of this stream asks for as many tokens, so the mean of runs is the rate.
+        let mean = here.iter().map(|item| item.1).sum::<f64>() / 50.0;
+        assert!((mean - real(&cells, "pool_hit_rate", row).unwrap()).abs() < 1e-12);
+        let base = rows.iter().copied().find(|&other| {
+            text_is(&cells, "policy", other, "lru")
+                && cells.value("seed", other) == cells.value("seed", row)
+                && cells.value("pool_capacity_blocks", other) == cells.value("pool_capacity_blocks", row)
+        });
+        let base = base.unwrap();
+        if base == row {
+            continue;
+        }
+        assert_eq!(text(&cells, "baseline", row), text_of(&cells, base), "the same requests and room");
+        let there = items_of(&results, &text_of(&cells, base), "pool_hit_rate");
+        let mean = here.iter().zip(&there).map(|(a, b)| a.1 - b.1).sum::<f64>() / 50.0;
+        assert!((real(&cells, "pool_hit_rate_vs_baseline", row).unwrap() - mean).abs() < 1e-12);
+    }
+    assert_eq!(rows.len(), 8, "two policies, two capacities, two streams");
+    // Branches of recorded trees: eight problems, a root and four branches each.
+    let recorded = STUDY.replace("stream: {kind: zipf, params: {requests: 200}}", "block_tokens: 4");
+    let (results, cells, rows) = by(&recorded);
+    for &row in &rows {
+        let here = items_of(&results, &text_of(&cells, row), "pool_hit_rate");
+        assert_eq!(here.len(), 8);
+        assert!(here.iter().all(|item| item.2 == 5), "{here:?}");
+    }
+    // Without a comparison nothing else is known of a cell, and its id and numbers are those of before.
+    let plain = run(&STUDY.replace("compare: {baseline: full}", ""));
+    let other = run(STUDY);
+    let pool = |results: &Results, column: &str| -> Vec<Value> {
+        let of = |row: &usize| text_is(&results.cells, "study", *row, "pool");
+        (0..results.cells.rows()).filter(of).map(|row| results.cells.value(column, row)).collect()
+    };
+    assert_eq!(pool(&plain, "cell"), pool(&other, "cell"));
+    let (results, ..) = by(STUDY);
+    for column in ["pool_hit_rate_num", "pool_evicted_blocks", "log_digest"] {
+        assert_eq!(pool(&plain, column), pool(&results, column), "{column}");
+    }
+}
+
+fn text_is(table: &Table, column: &str, row: usize, wanted: &str) -> bool {
+    text(table, column, row) == wanted
+}
+
 #[test]
 fn a_baseline_that_cannot_be_one_is_refused() {
     let refused =
@@ -137,6 +275,15 @@ fn a_baseline_that_cannot_be_one_is_refused() {
     assert!(message.contains("a stack at one point"), "{message}");
     let message = refused("trees:\n", "trees:\n  per_problem: false\n");
     assert!(message.contains("trees.per_problem is false"), "{message}");
+    for (compare, parts) in [
+        ("{}", ["compare is without a baseline", "`exit`"]),
+        ("{exit: {theta: 5, epsilon: 1}}", ["compare.exit.theta is 5", "a value of exit.theta: 0.1"]),
+        ("{exit: {theta: 0.1, epsilon: 5}}", ["compare.exit.epsilon is 5", "0.2, 1"]),
+        ("{exit: {theta: 0.1}}", ["missing field `epsilon`", "line"]),
+    ] {
+        let message = refused("{baseline: full}", compare);
+        assert!(parts.iter().all(|part| message.contains(part)), "{compare}: {message}");
+    }
     let message = refused("{baseline: full}", "{baseline: full, by: sequence}");
     assert!(message.contains("unknown variant `sequence`"), "{message}");
 }

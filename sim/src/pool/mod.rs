@@ -23,6 +23,6 @@ pub mod synth;
 
 pub use capacity::Capacity;
 pub use error::PoolError;
-pub use replay::{Counts, Limits, PoolEvent, replay, replay_events, replay_with};
+pub use replay::{Counts, Limits, PoolEvent, replay, replay_events, replay_told, replay_with};
 pub use source::{from_problems, from_trace};
 pub use stream::{Asked, BlockStream, StreamBuilder};

@@ -90,11 +90,12 @@ pub fn replay_with(
     {
         return flat_counts(stream, limits, evicted);
     }
-    replay_events(stream, policy, limits, |event| {
+    let on = |event| {
         if let PoolEvent::Evicted { request, block } = event {
             evicted(request, block);
         }
-    })
+    };
+    replay_events(stream, policy, limits, on)
 }
 
 /// Like [`replay()`]; `on` gets everything that happens, in order.
@@ -104,6 +105,17 @@ pub fn replay_events(
     limits: Limits,
     on: impl FnMut(PoolEvent),
 ) -> Counts {
+    replay_told(stream, policy, limits, on, |_, _| ())
+}
+
+/// Like [`replay_events`]; `served` gets the place of each request, from 0, and the counts when it has been served.
+pub fn replay_told(
+    stream: &BlockStream,
+    policy: &dyn Pool,
+    limits: Limits,
+    on: impl FnMut(PoolEvent),
+    mut served: impl FnMut(usize, &Counts),
+) -> Counts {
     let mut cache = Cache::new(stream, policy, limits.capacity_blocks, on);
     let mut running: VecDeque<(usize, usize)> = VecDeque::new();
     let next = if policy.spec().needs.future { next_uses(stream) } else { Vec::new() };
@@ -112,6 +124,7 @@ pub fn replay_events(
         let (asked, blocks) = stream.request(at);
         let ahead = next.get(start..start + blocks.len()).unwrap_or(&[]);
         let held = cache.serve(asked, blocks, ahead);
+        served(at, &cache.counts);
         start += blocks.len();
         running.push_back((at, held));
         while running.len() >= limits.in_flight.max(1) as usize {

@@ -46,6 +46,7 @@ pub fn from_trace(trace: &dyn TraceSource, block_tokens: Option<u32>) -> Result<
     let mut ids = BlockIds::default();
     for meta in trace.sequences() {
         let tokens = trace.prompt_tokens(meta.seq)?;
+        builder.begin_item(&meta.item);
         builder.push(len(&tokens), &ids.of(&tokens, block_tokens), None, None, &[])?;
     }
     // Sequences belong to a model whose shape is known.
@@ -66,6 +67,7 @@ pub fn from_problems(
     let mut builder = StreamBuilder::new(name, is_synthetic, block_tokens);
     let mut ids = BlockIds::default();
     for problem in problems {
+        builder.begin_item(&problem.item);
         for (branch, depth) in problem.branches.iter().zip(problem.depths()) {
             let outcome = branch.outcome(Prefix::Own).or(branch.root.as_ref());
             let score = outcome.map(|outcome| outcome.confidences.mean_top1_prob);

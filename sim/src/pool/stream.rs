@@ -43,6 +43,8 @@ pub struct BlockStream {
     blocks: Vec<u32>,
     nodes: Vec<Node>,
     distinct: u32,
+    /// Problems that requests are of, in the order of their first ones, each with the place of its first request; none where requests are of no problem.
+    items: Vec<(usize, String)>,
 }
 
 impl BlockStream {
@@ -74,7 +76,15 @@ impl BlockStream {
             blocks,
             nodes: Vec::new(),
             distinct: interner.len(),
+            items: Vec::new(),
         })
+    }
+
+    /// Id of the problem that request `at` is of; absent where requests are of no problem.
+    #[must_use]
+    pub fn item(&self, at: usize) -> Option<&str> {
+        let place = self.items.partition_point(|(first, _)| *first <= at).checked_sub(1)?;
+        Some(&self.items[place].1)
     }
 
     /// Name in tables.
@@ -199,10 +209,16 @@ impl StreamBuilder {
                 blocks: Vec::new(),
                 nodes: Vec::new(),
                 distinct: 0,
+                items: Vec::new(),
             },
             interner: Interner::new(),
             tails: Interner::new(),
         }
+    }
+
+    /// Says that the requests from here on are of the problem `item`.
+    pub fn begin_item(&mut self, item: &str) {
+        self.stream.items.push((self.stream.requests.len(), item.to_owned()));
     }
 
     /// Adds a request for a prompt of `tokens` tokens. `ids` names its blocks from the first one on; the id behind the last full

@@ -91,6 +91,11 @@ pub const CELL_KEYS: &[(&str, &str, &str)] = &[
 /// Columns of `cells` that only some studies have, between the keys and the metrics, with kind and meaning.
 pub const MORE_CELL_KEYS: &[(&str, &str, &str)] = &[
     ("problems", "int", "recorded problems with branch trees that the row covers"),
+    (
+        "drawn",
+        "text",
+        "how they, or the sequences, were drawn from those of the trace; absent where the first ones, or all, are read",
+    ),
     ("share", "text", "the share policy: which branches are decoded behind the root's prefix"),
     ("verify", "text", "the verify policy: whether the branches of a problem are verified"),
     ("exit", "text", "the exit policy: after which layer a verification stops"),
@@ -194,10 +199,14 @@ pub const FIDELITY_COLUMNS: Columns = &[
 /// Columns of `items`, one row a cell, item and metric of studies that compare, with kind and meaning.
 pub const ITEM_COLUMNS: &[(&str, &str, &str)] = &[
     ("cell", "text", "the cell"),
-    ("item", "text", "id of the problem or prompt: the unit of bootstrap intervals and paired comparisons"),
+    (
+        "item",
+        "text",
+        "id of the problem or prompt: the unit of bootstrap intervals and paired comparisons; a run of requests where a pool's are of no problem",
+    ),
     ("metric", "text", "id of the metric"),
-    ("value", "real", "its value over the item's sequences"),
-    ("n", "int", "sequences behind the value"),
+    ("value", "real", "its value over the item's sequences or requests"),
+    ("n", "int", "sequences, or requests of a pool, behind the value"),
 ];
 
 /// Columns of a table: name, kind (`text`, `int`, `real` or `bool`) and meaning.

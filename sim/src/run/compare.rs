@@ -52,7 +52,7 @@ pub(super) fn compared(
     let rows: Vec<CellRow> = (0..cells.rows())
         .map(|row| {
             let mut added = CellRow::default();
-            let Some(base) = baselines.of_row(row) else { return added };
+            let Some((base, label)) = baselines.of_row(row) else { return added };
             let id =
                 |row: usize| if let Value::Text(id) = cells.value("cell", row) { id } else { String::new() };
             let (cell, base) = (id(row), id(base));
@@ -61,7 +61,7 @@ pub(super) fn compared(
             for ((_, metric), of_cell) in metrics {
                 let Some(of_base) = values.get(&(base.as_str(), *metric)) else { continue };
                 let pairs = pairs(of_cell, of_base);
-                lint.extend(pair(&mut added, metric, &pairs, &base, &compare.baseline, &mut resamples));
+                lint.extend(pair(&mut added, metric, &pairs, &base, label, &mut resamples));
                 added.text("baseline", base.clone());
             }
             if !lint.is_empty() {
@@ -99,34 +99,73 @@ fn pairs<'a>(cell: &[(&'a str, f64, f64)], base: &[(&str, f64, f64)]) -> Vec<(&'
 /// The cells that others are compared with.
 struct Baselines<'a> {
     cells: &'a Table,
-    label: Value,
-    /// Rows of the baseline that have numbers.
-    rows: Vec<usize>,
+    /// What they are called in a warning, and their rows that have numbers: those of a policy or stack, then those of an exit.
+    of_label: Option<(&'a str, Vec<usize>)>,
+    of_exit: Option<(String, Vec<usize>)>,
 }
 
 impl<'a> Baselines<'a> {
-    fn of(compare: &Compare, cells: &'a Table) -> Self {
-        let label = Value::Text(compare.baseline.clone());
-        let is_base = |row: &usize| cells.value("policy", *row) == label && is_ok(cells, *row);
-        let rows = (0..cells.rows()).filter(is_base).collect();
-        Self { cells, label, rows }
+    fn of(compare: &'a Compare, cells: &'a Table) -> Self {
+        let rows = |is_base: &dyn Fn(usize) -> bool| -> Vec<usize> {
+            (0..cells.rows()).filter(|&row| is_ok(cells, row) && is_base(row)).collect()
+        };
+        let exit = Value::Text("exit".to_owned());
+        let of_label = compare.baseline.as_deref().map(|label| {
+            let wanted = Value::Text(label.to_owned());
+            let is_base =
+                |row: usize| cells.value("policy", row) == wanted && cells.value("study", row) != exit;
+            (label, rows(&is_base))
+        });
+        let of_exit = compare.exit.map(|point| {
+            let is_base = |row: usize| match (
+                cells.value("theta", row),
+                cells.value("epsilon", row),
+                cells.value("lens", row),
+            ) {
+                (Value::Real(theta), Value::Real(epsilon), Value::Text(lens)) => {
+                    cells.value("study", row) == exit && point.is_at(theta, epsilon, &lens)
+                }
+                _ => false,
+            };
+            (point.words(), rows(&is_base))
+        });
+        Self { cells, of_label, of_exit }
     }
 
-    /// The row that `row` is compared with: of the baseline's cells in the same study, the one with the same budget (or none) and the
-    /// same seed (or none, or the first). Nothing for the baseline itself and for cells without numbers.
-    fn of_row(&self, row: usize) -> Option<usize> {
+    /// The row that `row` is compared with, and what it is called: of the baseline's cells in the same study, the one with the same budget or
+    /// capacity (or none) and the same seed (or none, or the first where seeds are the policy's own); of exits the one with the same lens, else
+    /// the only one. Nothing for a baseline itself and for cells without numbers.
+    fn of_row(&self, row: usize) -> Option<(usize, &str)> {
         let value = |column: &str, row: usize| self.cells.value(column, row);
-        if !is_ok(self.cells, row) || value("policy", row) == self.label {
-            return None;
-        }
         let fits = |other: usize, column: &str| {
             let theirs = value(column, other);
             theirs == Value::Absent || theirs == value(column, row)
         };
-        let is_candidate =
-            |other: &usize| value("study", *other) == value("study", row) && fits(*other, "budget_tokens");
-        let candidates: Vec<usize> = self.rows.iter().copied().filter(is_candidate).collect();
-        candidates.iter().copied().find(|&other| fits(other, "seed")).or(candidates.first().copied())
+        let study = value("study", row);
+        let is_of = |study: &Value, word: &str| *study == Value::Text(word.to_owned());
+        if !is_ok(self.cells, row) {
+            return None;
+        }
+        if is_of(&study, "exit") {
+            let (label, rows) = self.of_exit.as_ref()?;
+            let same = rows.iter().copied().find(|&other| fits(other, "lens"));
+            let found = same.or(if rows.len() == 1 { rows.first().copied() } else { None })?;
+            return (!rows.contains(&row)).then_some((found, label));
+        }
+        let (label, rows) = self.of_label.as_ref()?;
+        if rows.contains(&row) {
+            return None;
+        }
+        let is_candidate = |other: &usize| {
+            value("study", *other) == study
+                && fits(*other, "budget_tokens")
+                && fits(*other, "pool_capacity_blocks")
+        };
+        let candidates: Vec<usize> = rows.iter().copied().filter(is_candidate).collect();
+        let same_seed = candidates.iter().copied().find(|&other| fits(other, "seed"));
+        // A seed of a pool makes its requests: other seeds have other ones.
+        let first = if is_of(&study, "pool") { None } else { candidates.first().copied() };
+        Some((same_seed.or(first)?, label))
     }
 }
 

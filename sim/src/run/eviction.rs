@@ -38,7 +38,7 @@ struct Pass {
 pub(super) fn units(context: &Context<'_>, study: &EvictionStudy, plans: &[EvictionPlan]) -> Vec<Unit> {
     let id = cell_id(&serde_json::json!({
         "source": context.digest,
-        "sequences": context.sequences.len(),
+        "sequences": context.sequences_key(),
         "study": "value ranges",
         "reserved": reserved(plans),
     }));
@@ -218,7 +218,7 @@ fn id_of(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> S
     let params = plan.stack.as_ref().map_or(serde_json::Value::Null, Stack::params);
     let mut parts = serde_json::json!({
         "source": context.digest,
-        "sequences": context.sequences.len(),
+        "sequences": context.sequences_key(),
         "study": "eviction",
         "policy": plan.label,
         "params": params,
@@ -241,6 +241,7 @@ fn id_of(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> S
 /// The key columns of a cell.
 fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> CellRow {
     let mut row = context.keys("eviction");
+    context.tell_drawn(&mut row);
     row.text("cell", id_of(context, plan, study));
     plan_columns(plan, &mut row);
     row

@@ -3,6 +3,7 @@
 use super::RunError;
 use super::context::Context;
 use super::eviction::unfinished;
+use super::items;
 use super::lint::{self, Observed};
 use super::recording::{entropy_series, token_entropy_series};
 use super::study::{Finished, unit};
@@ -10,14 +11,15 @@ use crate::policy::exit::entropy::{Entropy, Lens};
 use crate::replay::{ExitOutcome, lens_decode_rows, replay_exit};
 use crate::results::{CellRow, Outcome, Section, SeriesRow, Unit, UnitKind, cell_id, sha256_hex};
 use crate::scenario::{ExitPlan, ExitStudy};
-use crate::trace::LensRow;
+use crate::table::Value;
+use crate::trace::{LensRow, SequenceMeta};
 use rayon::prelude::*;
 
 /// The unit of the recording's own series, then one unit a cell.
 pub(super) fn units(context: &Context<'_>, plans: &[ExitPlan]) -> Vec<Unit> {
     let id = cell_id(&serde_json::json!({
         "source": context.digest,
-        "sequences": context.sequences.len(),
+        "sequences": context.sequences_key(),
         "study": "entropies by layer",
     }));
     let entropies = unit(id, Section::Exit, UnitKind::Recording, "entropies by layer".to_owned());
@@ -31,13 +33,17 @@ pub(super) fn units(context: &Context<'_>, plans: &[ExitPlan]) -> Vec<Unit> {
 }
 
 fn id_of(context: &Context<'_>, plan: &ExitPlan) -> String {
-    cell_id(&serde_json::json!({
+    let mut key = serde_json::json!({
         "source": context.digest,
-        "sequences": context.sequences.len(),
+        "sequences": context.sequences_key(),
         "study": "exit",
         "params": serde_json::to_value(plan.params).unwrap_or_default(),
         "unit": plan.unit.word(),
-    }))
+    });
+    if context.has_exit_items {
+        key["by_item"] = true.into();
+    }
+    cell_id(&key)
 }
 
 /// Runs the units in `batches`; lens facts are read once for all of them.
@@ -96,6 +102,7 @@ fn cell(
     observed: Option<Observed>,
 ) -> Outcome {
     let mut row = context.keys("exit");
+    context.tell_drawn(&mut row);
     let params = serde_json::to_value(plan.params).unwrap_or_default();
     let id = id_of(context, plan);
     row.text("cell", id.clone());
@@ -127,7 +134,27 @@ fn cell(
     }
     metrics(&mut row, context, &outcomes);
     let series = histogram(&id, context.shape.layers, &outcomes);
-    Outcome { cell: Some(row), series, ..Outcome::default() }
+    let items = if context.has_exit_items { items(&id, context, &outcomes) } else { Vec::new() };
+    Outcome { cell: Some(row), series, more: vec![("items", items)], ..Outcome::default() }
+}
+
+/// What the cell gives by problem; `outcomes` is `[sequence]`.
+fn items(id: &str, context: &Context<'_>, outcomes: &[ExitOutcome]) -> Vec<Vec<Value>> {
+    let layers = u64::from(context.shape.layers);
+    let of = |metric: &str, num: fn(&ExitOutcome) -> u64, per_position: u64| {
+        let term = |(meta, outcome): (&SequenceMeta, &ExitOutcome)| {
+            (meta.item.clone(), num(outcome), outcome.positions() * per_position)
+        };
+        let terms: Vec<(String, u64, u64)> = context.sequences.iter().zip(outcomes).map(term).collect();
+        items::rates(id, metric, terms.iter().map(|(item, num, den)| (item.as_str(), *num, *den)))
+    };
+    [
+        of("exit_agreement", |outcome| outcome.agreeing, 1),
+        of("mean_layers_run", ExitOutcome::run, 1),
+        of("net_skip_rate", |outcome| outcome.skipped() - outcome.holes(), layers),
+        of("skip_rate", ExitOutcome::skipped, layers),
+    ]
+    .concat()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]

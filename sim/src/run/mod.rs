@@ -9,6 +9,7 @@ mod eviction;
 mod eviction_series;
 mod exit;
 mod generated;
+mod items;
 mod lint;
 mod next_token;
 mod plan_columns;
@@ -25,6 +26,7 @@ mod trees;
 
 pub use assemble::assemble;
 pub use claims::claim_results;
+pub(crate) use context::{read_problems, read_sequences};
 pub use error::RunError;
 pub use generated::{Generated, source_info};
 pub use lint::never_triggered;

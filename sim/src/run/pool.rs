@@ -3,9 +3,10 @@
 use super::RunError;
 use super::context::Context;
 use super::eviction::unfinished;
+use super::items;
 use super::study::{Finished, unit};
 use crate::policy::pool::Pool;
-use crate::pool::{BlockStream, Counts, Limits, from_trace, replay_with, synth};
+use crate::pool::{BlockStream, Counts, Limits, PoolEvent, from_trace, replay_told, replay_with, synth};
 use crate::results::{CellRow, Estimate, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{PoolPlan, PoolStudy, StreamChoice};
 use crate::table::Value;
@@ -36,7 +37,7 @@ fn id_of(context: &Context<'_>, study: &PoolStudy, plan: &PoolPlan<'_>, policy: 
         StreamChoice::Trace => serde_json::json!(context.digest),
         StreamChoice::Generated { id, params } => serde_json::json!({ "id": id, "params": params }),
     };
-    cell_id(&serde_json::json!({
+    let mut key = serde_json::json!({
         "source": origin,
         "study": "pool",
         "policy": plan.choice.label,
@@ -46,7 +47,11 @@ fn id_of(context: &Context<'_>, study: &PoolStudy, plan: &PoolPlan<'_>, policy: 
         "block_tokens": study.block_tokens,
         "in_flight": study.in_flight,
         "seed": plan.seed,
-    }))
+    });
+    if context.has_pool_items {
+        key["by_item"] = true.into();
+    }
+    cell_id(&key)
 }
 
 /// Runs the units in `batches`.
@@ -119,14 +124,26 @@ fn cell(
     let mut log = Sha256::new();
     let mut lines = Vec::with_capacity(1 << 12);
     let limits = Limits { capacity_blocks, in_flight: study.in_flight };
-    let counts = replay_with(stream, policy.as_ref(), limits, |request, block| {
+    let evicted = |request: u64, block: u32| {
         lines.extend_from_slice(&request.to_le_bytes());
         lines.extend_from_slice(&block.to_le_bytes());
         if lines.len() >= 1 << 12 {
             log.update(&lines);
             lines.clear();
         }
-    });
+    };
+    let mut groups = Groups::of(stream);
+    let counts = if context.has_pool_items {
+        let mut evicted = evicted;
+        let on = |event| {
+            if let PoolEvent::Evicted { request, block } = event {
+                evicted(request, block);
+            }
+        };
+        replay_told(stream, policy.as_ref(), limits, on, |at, counts| groups.add(at, counts))
+    } else {
+        replay_with(stream, policy.as_ref(), limits, evicted)
+    };
     log.update(&lines);
     row.text("log_digest", log.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     row.text("status", "ok");
@@ -138,7 +155,45 @@ fn cell(
         );
     }
     pool_measures(&mut row, stream, capacity_blocks, &counts);
-    Ok(Outcome { id, cell: Some(row), ..Outcome::default() })
+    let items = if context.has_pool_items { groups.items(&id) } else { Vec::new() };
+    Ok(Outcome { id, cell: Some(row), more: vec![("items", items)], ..Outcome::default() })
+}
+
+/// Hits by problem; where requests are of no problem, by runs of neighbours, whose means depend on each other less than requests do.
+struct Groups<'a> {
+    stream: &'a BlockStream,
+    /// Tokens found and asked for by each request.
+    terms: Vec<(u64, u64)>,
+    before: (u64, u64),
+}
+
+impl<'a> Groups<'a> {
+    /// Runs of a stream without problems.
+    const RUNS: usize = 50;
+
+    fn of(stream: &'a BlockStream) -> Self {
+        Self { stream, terms: Vec::new(), before: (0, 0) }
+    }
+
+    /// Request `at` has been served; `counts` are those so far.
+    fn add(&mut self, at: usize, counts: &Counts) {
+        debug_assert_eq!(at, self.terms.len());
+        let now = (counts.hit_tokens, counts.asked_tokens);
+        self.terms.push((now.0 - self.before.0, now.1 - self.before.1));
+        self.before = now;
+    }
+
+    fn items(&self, cell: &str) -> Vec<Vec<Value>> {
+        let (all, runs) = (self.terms.len(), Self::RUNS.min(self.terms.len()).max(1));
+        // Run `r` has the requests from r · all / runs on.
+        let first = |run: usize| run * all / runs;
+        let names: Vec<String> =
+            (0..runs).map(|run| format!("requests {}-{}", first(run) + 1, first(run + 1))).collect();
+        let run_of = |at: usize| (0..runs).rev().find(|&run| first(run) <= at).unwrap_or(0);
+        let item = |at: usize| self.stream.item(at).unwrap_or_else(|| names[run_of(at)].as_str());
+        let terms = self.terms.iter().enumerate().map(|(at, &(hit, asked))| (item(at), hit, asked));
+        items::rates(cell, "pool_hit_rate", terms)
+    }
 }
 
 /// Sets the metrics of a cache of `capacity` blocks that served `stream`.

@@ -31,6 +31,7 @@ pub struct Study<'a> {
     scenario: &'a Scenario,
     source: &'a dyn TraceSource,
     info: SourceInfo,
+    problems: usize,
     plan: Plan,
     pool: Vec<PoolPlan<'a>>,
     units: Vec<Unit>,
@@ -63,7 +64,7 @@ impl<'a> Study<'a> {
         source: &'a dyn TraceSource,
         info: SourceInfo,
     ) -> Result<Self, RunError> {
-        let context = Context::of(scenario, source);
+        let context = Context::of(scenario, source)?;
         if context.sequences.is_empty() && (scenario.eviction.is_some() || scenario.exit.is_some()) {
             return Err(RunError::NoSequences { source_name: source.name().to_owned() });
         }
@@ -107,13 +108,19 @@ impl<'a> Study<'a> {
             tokens: context.sequences.iter().map(|meta| u64::from(meta.len)).sum(),
             ..info
         };
-        Ok(Self { scenario, source, info, plan, pool, units, starts })
+        Ok(Self { scenario, source, info, problems: context.problems.len(), plan, pool, units, starts })
     }
 
     /// The units, in table order.
     #[must_use]
     pub fn units(&self) -> &[Unit] {
         &self.units
+    }
+
+    /// What is read: sequences, their tokens, and problems with branch trees.
+    #[must_use]
+    pub fn reads(&self) -> (u32, u64, usize) {
+        (self.info.sequences, self.info.tokens, self.problems)
     }
 
     /// The study as it is written beside its parts; `shards` is in how many pieces it is run.
@@ -171,7 +178,7 @@ impl<'a> Study<'a> {
                 batches.iter().filter(|batch| batch.first().is_some_and(|unit| span.contains(unit)));
             of_section.map(|batch| batch.iter().map(|unit| unit - span.start).collect()).collect()
         };
-        let context = Context::of(scenario, self.source);
+        let context = Context::of(scenario, self.source)?;
         let total = Section::ALL.iter().map(|&section| work(&context, section, &local(section))).sum();
         let context = context.telling(progress, total);
         for section in Section::ALL {
@@ -225,7 +232,7 @@ fn work(context: &Context<'_>, section: Section, batches: &[Vec<usize>]) -> u64 
         Section::Eviction => batches.len() as u64 * sequences * u64::from(context.shape.layers),
         Section::Exit => sequences + cells,
         Section::Pool | Section::Serve => cells,
-        Section::Trees => u64::from(context.problems) + cells,
+        Section::Trees => context.problems.len() as u64 + cells,
     }
 }
 

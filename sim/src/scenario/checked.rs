@@ -1,6 +1,7 @@
 //! The scenario after every check: what the rest of the crate trusts.
 
 use super::compare::{self, Compare};
+use super::draw::{self, Draw};
 use super::expect::{self, Expectation};
 use super::grid::Grid;
 use super::pool::{self, PoolStudy};
@@ -20,8 +21,10 @@ pub struct Scenario {
     pub id: String,
     /// The question that the study answers.
     pub why: String,
-    /// At most so many sequences of the trace are read.
+    /// At most so many sequences of the trace are read, and so many problems with branches; where they are drawn, so many problems.
     pub limit: Option<u32>,
+    /// How problems are drawn, if they are; otherwise the first ones are read.
+    pub draw: Option<Draw>,
     /// Seeds of stochastic stacks.
     pub seeds: Vec<u64>,
     /// Eviction study, if there is one.
@@ -204,9 +207,7 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
     if raw.why.trim().is_empty() {
         return Err(value("why", "empty", "the question that the study answers"));
     }
-    if raw.source.limit == Some(0) {
-        return Err(value("source.limit", "0", "1 or more sequences"));
-    }
+    let (limit, draw) = draw::checked(&raw.source.flags(), |key| format!("source.{key}"))?;
     if raw.eviction.is_none()
         && raw.exit.is_none()
         && raw.trees.is_none()
@@ -218,7 +219,8 @@ fn checked(raw: RawScenario, text: &str) -> Result<Scenario, ScenarioErrorKind> 
     let scenario = Scenario {
         id: raw.id,
         why: raw.why.trim().to_owned(),
-        limit: raw.source.limit,
+        limit,
+        draw,
         seeds: whole_numbers(&raw.seeds, "seeds", 0, 9_007_199_254_740_992)?,
         eviction: raw.eviction.map(eviction).transpose()?,
         exit: raw.exit.map(exit).transpose()?,

@@ -1,8 +1,9 @@
 //! What a study's results are expected to be: asserted by `--check`.
 
 use super::checked::value;
-use super::{ScenarioErrorKind, nearest};
+use super::{ScenarioErrorKind, nearest, schema};
 use crate::results::{CellColumn, cell_columns};
+use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,11 +11,13 @@ use std::fmt;
 /// Slack where an expectation gives none, as a share of the bound (at least of 1): what another machine's last bits may do, and no more.
 const USUAL_SLACK: f64 = 1e-9;
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawExpect {
+    #[schemars(schema_with = "schema::metric_column")]
     metric: String,
     #[serde(default, rename = "where")]
+    #[schemars(schema_with = "schema::rows")]
     rows: RawRows,
     #[serde(default)]
     arm: Option<ExpectedArm>,
@@ -29,7 +32,7 @@ pub(super) struct RawExpect {
 }
 
 /// The results that an expectation is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExpectedArm {
     /// Of a replay: `kvlab sweep` and `kvlab merge`.

@@ -5,6 +5,7 @@
 
 mod checked;
 mod compare;
+mod draw;
 mod error;
 mod expect;
 mod grid;
@@ -12,18 +13,21 @@ mod nearest;
 mod plan;
 mod pool;
 mod raw;
+mod schema;
 mod serve;
 mod trees;
 mod tune;
 
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, RetainedPlace, Scenario, ThetaUnit};
-pub use compare::{Compare, Pairing};
+pub use compare::{Compare, ExitPoint, Pairing};
+pub use draw::{Draw, SourceFlags, Strata};
 pub use error::{ScenarioError, ScenarioErrorKind};
 pub use expect::{Expectation, ExpectedArm, Scalar};
 pub use grid::Grid;
 pub use nearest::nearest;
 pub use plan::{EvictionPlan, ExitPlan, Plan};
 pub use pool::{PoolChoice, PoolPlan, PoolStudy, StreamChoice};
+pub use schema::schema;
 pub use serve::{Arm, Claim, DecodeExit, Gate, Measure, ProblemSizes, ServeStudy, Span};
 pub use trees::{TreeChoice, TreePlan, TreeStudy};
 pub use tune::{Bound, Constraint, Direction, Objective, TuneFlags, TuneSpec, TunedStudy};

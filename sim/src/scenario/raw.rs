@@ -5,18 +5,19 @@ use super::grid::Grid;
 use super::nearest;
 use super::serve::{Arm, Claim, ProblemSizes};
 use super::tune::RawTune;
-use super::{ScenarioError, ScenarioErrorKind};
+use super::{ScenarioError, ScenarioErrorKind, SourceFlags, Strata, schema};
 use crate::policy::RawParams;
 use crate::policy::compose::{Granularity, KeepOrder, Part, Places};
 use crate::policy::exit::entropy::Lens;
 use crate::serve::Arrivals;
 use crate::steps::Axis;
 use crate::trees::DecodeExit;
+use schemars::JsonSchema;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawScenario {
     pub(super) id: String,
@@ -36,21 +37,33 @@ pub(super) struct RawScenario {
     pub(super) expect: Vec<RawExpect>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCompare {
-    pub(super) baseline: String,
+    #[serde(default)]
+    pub(super) baseline: Option<String>,
+    #[serde(default)]
+    pub(super) exit: Option<super::ExitPoint>,
     #[serde(default)]
     pub(super) by: super::Pairing,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawSource {
     pub(super) limit: Option<u32>,
+    pub(super) fraction: Option<f64>,
+    pub(super) stratify: Option<Strata>,
+    pub(super) seed: Option<u64>,
 }
 
-#[derive(Debug, Deserialize)]
+impl RawSource {
+    pub(super) fn flags(&self) -> SourceFlags {
+        SourceFlags { limit: self.limit, fraction: self.fraction, stratify: self.stratify, seed: self.seed }
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawEviction {
     pub(super) budgets: Grid,
@@ -75,43 +88,54 @@ pub(super) struct RawEviction {
     pub(super) policies: Vec<RawPolicy>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = schema::composition)]
 pub(super) struct RawPolicy {
     #[serde(rename = "use")]
     pub(super) composition: Option<String>,
     pub(super) label: Option<String>,
     #[serde(default, rename = "with", deserialize_with = "params")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     pub(super) params: RawParams,
     pub(super) stack: Option<RawStack>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::attend")]
     pub(super) attend: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::store")]
     pub(super) store: Option<RawPart>,
     #[serde(default)]
     pub(super) granularity: Option<Granularity>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStack {
     #[serde(default)]
+    #[schemars(schema_with = "schema::score")]
     pub(super) score: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::reserve")]
     pub(super) reserve: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::select")]
     pub(super) select: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::budget")]
     pub(super) budget: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::schedule")]
     pub(super) schedule: Option<RawPart>,
     #[serde(default)]
     pub(super) order: KeepOrder,
     #[serde(default)]
     pub(super) sinks: Option<u32>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::attend")]
     pub(super) attend: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::store")]
     pub(super) store: Option<RawPart>,
     #[serde(default)]
     pub(super) places: Places,
@@ -119,11 +143,12 @@ pub(super) struct RawStack {
     pub(super) granularity: Granularity,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPart {
     pub(super) kind: String,
     #[serde(default, deserialize_with = "params")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     pub(super) params: RawParams,
 }
 
@@ -133,7 +158,7 @@ impl From<RawPart> for Part {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawExit {
     #[serde(default = "default_lens")]
@@ -148,12 +173,14 @@ pub(super) struct RawExit {
     pub(super) patience: u16,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPool {
     #[serde(default)]
+    #[schemars(schema_with = "schema::stream")]
     pub(super) stream: Option<RawPart>,
     #[serde(deserialize_with = "texts")]
+    #[schemars(schema_with = "schema::capacities")]
     pub(super) capacities: Vec<String>,
     #[serde(default)]
     pub(super) block_tokens: Option<u32>,
@@ -162,7 +189,7 @@ pub(super) struct RawPool {
     pub(super) policies: Vec<RawPoolPolicy>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTrees {
     pub(super) stacks: Vec<RawTreeStack>,
@@ -172,19 +199,22 @@ pub(super) struct RawTrees {
     pub(super) per_problem: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = schema::pool_policy)]
 pub(super) struct RawPoolPolicy {
     #[serde(rename = "use")]
     pub(super) id: String,
     pub(super) label: Option<String>,
     #[serde(default, rename = "with", deserialize_with = "params")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     pub(super) params: RawParams,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawServe {
+    #[schemars(schema_with = "schema::cost")]
     pub(super) cost: RawPart,
     pub(super) problems: ProblemSizes,
     #[serde(default)]
@@ -199,21 +229,26 @@ fn default_in_flight() -> u32 {
     1
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTreeStack {
     pub(super) label: String,
     #[serde(default)]
+    #[schemars(schema_with = "schema::share")]
     pub(super) share: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::verify")]
     pub(super) verify: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::exit")]
     pub(super) exit: Option<RawPart>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::winner")]
     pub(super) winner: Option<RawPart>,
     #[serde(default)]
     pub(super) decode_exit: Option<DecodeExit>,
     #[serde(default)]
+    #[schemars(schema_with = "schema::sweep")]
     pub(super) sweep: RawSweep,
 }
 

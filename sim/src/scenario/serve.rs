@@ -6,6 +6,7 @@ use super::raw::RawServe;
 use crate::cost::{self, BatchCost};
 use crate::policy::RawParams;
 use crate::serve::{Arrivals, BranchDecisions, PartialPass, ProblemDecisions, ServeSettings};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Arms over one set of generated problems.
@@ -26,7 +27,7 @@ pub struct ServeStudy {
 }
 
 /// Sizes of generated problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProblemSizes {
     /// Problems.
@@ -44,7 +45,7 @@ pub struct ProblemSizes {
 }
 
 /// One way of serving the problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arm {
     /// Its name.
@@ -76,7 +77,7 @@ pub struct Arm {
 }
 
 /// Where the states come from that a gate compares.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
     /// Share of the layers that are run for it.
@@ -86,7 +87,7 @@ pub struct Gate {
 }
 
 /// A part of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Span {
     /// Prefix and suffix.
@@ -96,7 +97,7 @@ pub enum Span {
 }
 
 /// All branches of a problem stop early.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecodeExit {
     /// Share of the problems in which it happens: those that are not verified first.
@@ -106,7 +107,7 @@ pub struct DecodeExit {
 }
 
 /// Something that was published, and what the arms make of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// What was measured, in words.
@@ -124,7 +125,7 @@ pub struct Claim {
 }
 
 /// A figure that follows from arms, or from arithmetic.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Measure {
     /// Mean latency of one arm over that of another.

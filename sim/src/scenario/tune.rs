@@ -1,13 +1,14 @@
 //! The `tune` section: which setting to look for, under which constraints, and how sure to be.
 
 use super::checked::value;
-use super::{ScenarioErrorKind, nearest};
+use super::{ScenarioErrorKind, nearest, schema};
 use crate::metrics::{Better, METRICS, metric};
 use crate::steps::Axis;
 use crate::tune::Method;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawTune {
     study: Option<TunedStudy>,
@@ -25,16 +26,17 @@ pub(super) struct RawTune {
     survivors: Option<u32>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RawConstraint {
+    #[schemars(schema_with = "schema::metric")]
     metric: String,
     at_most: Option<f64>,
     at_least: Option<f64>,
 }
 
 /// The study whose settings are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TunedStudy {
     /// Thresholds of a stack over branch trees.

@@ -4,11 +4,12 @@ use super::{ProblemDecisions, ServeError};
 use crate::num;
 use crate::rng::{Purpose, StreamKey};
 use crate::types::Nanos;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// When problems arrive.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", from = "RawArrivals")]
 pub enum Arrivals {
     /// Each when the one before is answered: latency of a single user.
     #[default]
@@ -27,6 +28,27 @@ pub enum Arrivals {
         /// Milliseconds from the first one, rising.
         millis: Vec<u64>,
     },
+}
+
+/// As they stand in a scenario: beside the kind of a variant without fields serde would let any key pass, beside that of an empty one it does not.
+#[derive(Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+enum RawArrivals {
+    OneByOne {},
+    AtOnce {},
+    Poisson { per_second: f64, seed: u64 },
+    Recorded { millis: Vec<u64> },
+}
+
+impl From<RawArrivals> for Arrivals {
+    fn from(raw: RawArrivals) -> Self {
+        match raw {
+            RawArrivals::OneByOne {} => Self::OneByOne,
+            RawArrivals::AtOnce {} => Self::AtOnce,
+            RawArrivals::Poisson { per_second, seed } => Self::Poisson { per_second, seed },
+            RawArrivals::Recorded { millis } => Self::Recorded { millis },
+        }
+    }
 }
 
 impl Arrivals {
@@ -57,7 +79,7 @@ impl Arrivals {
 }
 
 /// How batches are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scheduler {
     /// Tokens of a physical block, all layers and KV heads.
@@ -85,7 +107,7 @@ impl Default for Scheduler {
 }
 
 /// What becomes of a prefix that branches have in common.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PrefixMemory {
     /// Its blocks have several readers and are charged once.
@@ -96,7 +118,7 @@ pub enum PrefixMemory {
 }
 
 /// How a cache grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Growth {
     /// New tokens are written behind the old ones.
@@ -107,7 +129,7 @@ pub enum Growth {
 }
 
 /// Which tokens a branch may evict when its first ones belong to others too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedEviction {
     /// Shared tokens stay; the branch makes room among its own. A prefix that fills the budget is cut to half of it once, before
@@ -119,7 +141,7 @@ pub enum SharedEviction {
 }
 
 /// Periodic eviction while decoding: a branch with more than `budget` tokens, a multiple of `period`, is cut to `budget`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BranchEviction {
     /// Tokens after an eviction.
@@ -132,7 +154,7 @@ pub struct BranchEviction {
 }
 
 /// How problems are served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServeSettings {
     /// How batches are made.

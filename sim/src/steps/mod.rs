@@ -58,10 +58,11 @@ pub use single::ProblemCounts;
 use crate::policy::verify::cgee;
 use crate::trees::TreeStack;
 use problem::{ProblemFacts, Rules};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Axis {
     /// τ of the similarity gate: a branch shares at σ ≥ τ.

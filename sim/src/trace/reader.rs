@@ -510,6 +510,15 @@ impl TraceSource for Trace {
         })
     }
 
+    fn problem_item(&self, index: u32) -> Result<String, TraceError> {
+        let problems = self.manifest.branches.as_ref().map_or(&[][..], |branches| &branches.problems);
+        problems.get(index as usize).map(|info| info.item.clone()).ok_or(TraceError::OutOfRange {
+            what: "problem",
+            given: u64::from(index),
+            count: problems.len() as u64,
+        })
+    }
+
     fn rope(&self) -> Option<&RopeInfo> {
         self.manifest.rope.as_ref()
     }

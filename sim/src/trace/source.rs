@@ -89,6 +89,14 @@ pub trait TraceSource: Sync {
         Err(TraceError::MissingField { field: "branches.depth", held: Vec::new() })
     }
 
+    /// Id of the problem of one problem with branches.
+    ///
+    /// # Errors
+    /// When the source has no such problem, or it cannot be read.
+    fn problem_item(&self, index: u32) -> Result<String, TraceError> {
+        self.problem(index).map(|problem| problem.item)
+    }
+
     /// Tokens of a block of its requests; absent when it has none.
     fn request_block_tokens(&self) -> Option<u32> {
         None

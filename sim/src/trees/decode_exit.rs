@@ -4,6 +4,7 @@ use crate::num;
 use crate::policy::PolicyError;
 use crate::policy::exit::check_range;
 use crate::trace::{Confidences, Outcome};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// When decoding stops for all branches at once.
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// The stop and the steps saved are exact. What a cut branch would have answered is known when its whole answer had been written; what
 /// the verifier would say of a cut text was not recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DecodeExit {
     /// First zero-based step after which decoding may stop.

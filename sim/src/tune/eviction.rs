@@ -8,7 +8,7 @@ use super::report::{Dropped, Searched, Setting as Named, Unrun};
 use super::study::{Elsewhere, Study, metrics_of};
 use super::{Split, TuneError, yaml};
 use crate::metrics::{METRICS, Scope, metric};
-use crate::run::{RunError, RunOptions, source_info, study};
+use crate::run::{RunError, RunOptions, read_sequences, source_info, study};
 use crate::scenario::{
     Bound, Constraint, Direction, EvictionStudy, Objective, PolicyChoice, Scenario, TuneSpec,
 };
@@ -142,6 +142,7 @@ impl<'a> Settings<'a> {
         };
         let scenario = Scenario {
             limit: None,
+            draw: None,
             seeds: seeds.to_vec(),
             eviction: Some(part),
             exit: None,
@@ -252,10 +253,8 @@ impl TraceSource for Piece<'_> {
 /// The sequences of each problem, and the problems' ids in order of appearance.
 fn items(
     source: &dyn TraceSource,
-    limit: Option<u32>,
+    read: &[SequenceMeta],
 ) -> Result<(Vec<String>, Vec<Vec<SequenceMeta>>), TuneError> {
-    let all = source.sequences();
-    let read = &all[..all.len().min(limit.map_or(usize::MAX, |limit| limit as usize))];
     let (mut ids, mut of): (Vec<String>, Vec<Vec<SequenceMeta>>) = (Vec::new(), Vec::new());
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for meta in read {
@@ -549,7 +548,7 @@ impl Study for Evictions<'_> {
     }
 
     fn elsewhere(&self, candidate: usize, other: &dyn TraceSource) -> Result<Elsewhere, TuneError> {
-        let (ids, of) = items(other, None)?;
+        let (ids, of) = items(other, other.sequences())?;
         let (mut here, mut there, mut unrun) = (Vec::new(), Vec::new(), Vec::new());
         for item in &of {
             let pair = [ANCHOR, self.left[candidate]];
@@ -579,7 +578,7 @@ pub(super) fn tune(
         .map(|(at, id)| kind(id, at > 0 && at <= constraints.len()))
         .collect::<Result<_, _>>()?;
     let settings = Settings::of(scenario, study)?;
-    let (ids, of) = items(source, scenario.limit)?;
+    let (ids, of) = items(source, &read_sequences(scenario, source))?;
     let split = super::study::split(&ids, spec)?;
     let goal = super::study::goal(&objective, &constraints, spec);
     let (left, dropped) = halved(&settings, source, (&of, &split), spec, &goal, (&metrics, &kinds))?;

@@ -1,9 +1,10 @@
 //! Which of several hypotheses may be rejected together, so that the probability of one wrong rejection stays below δ.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the tests of several settings are corrected for each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
     /// In the order of the path, each at level δ, up to the first that is not rejected. Valid because the order was fixed before any

@@ -5,6 +5,7 @@ use super::report::{Searched, SearchedAxis, Setting as Named};
 use super::study::{Elsewhere, Study, metrics_of};
 use super::values::{self, Values};
 use super::{Split, TuneError, yaml};
+use crate::run::read_problems;
 use crate::scenario::{Bound, Constraint, Direction, Objective, Scenario, TreeChoice, TreeStudy, TuneSpec};
 use crate::steps::{Axis, ProblemCounts, Setting, StepTable};
 use crate::trace::TraceSource;
@@ -69,14 +70,13 @@ pub(super) struct Problems {
 impl Problems {
     /// # Errors
     /// When the trace has none, or one cannot be read.
-    pub(super) fn read(source: &dyn TraceSource, limit: Option<u32>) -> Result<Self, TuneError> {
-        let count = source.problems().min(limit.unwrap_or(u32::MAX));
-        if count == 0 {
+    pub(super) fn read(source: &dyn TraceSource, places: &[u32]) -> Result<Self, TuneError> {
+        if places.is_empty() {
             return Err(crate::run::RunError::NoProblems { source_name: source.name().to_owned() }.into());
         }
-        let trees: Vec<TreeFacts> = (0..count)
-            .into_par_iter()
-            .map(|index| Ok(TreeFacts::new(index, source.problem(index)?)))
+        let trees: Vec<TreeFacts> = places
+            .par_iter()
+            .map(|&index| Ok(TreeFacts::new(index, source.problem(index)?)))
             .collect::<Result<_, TuneError>>()?;
         let mut places: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
         let (mut items, mut of): (Vec<String>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
@@ -516,7 +516,8 @@ impl Study for Trees<'_> {
     }
 
     fn elsewhere(&self, candidate: usize, other: &dyn TraceSource) -> Result<Elsewhere, TuneError> {
-        let problems = Problems::read(other, None)?;
+        let places: Vec<u32> = (0..other.problems()).collect();
+        let problems = Problems::read(other, &places)?;
         let table = StepTable::build(&problems.trees, &self.tuned.stack, problems.model)?;
         let setting = self.thresholds(candidate).unwrap_or(self.tuned.base);
         let layers = problems.model.layers;
@@ -547,7 +548,7 @@ pub(super) fn tune(
 ) -> Result<super::TuneReport, TuneError> {
     let (objective, constraints) = goal(spec);
     let tuned = Tuned::of(study, spec, source.shape().vocab)?;
-    let problems = Problems::read(source, scenario.limit)?;
+    let problems = Problems::read(source, &read_problems(scenario, source)?)?;
     let split = super::study::split(&problems.items, spec)?;
     let trees = Trees::new(&tuned, &problems, &split, spec, (&objective, &constraints))?;
     super::study::report(&trees, scenario, spec, (objective, constraints), &split, source, transfer)

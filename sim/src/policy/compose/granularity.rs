@@ -10,13 +10,15 @@ use super::{KeepOrder, Stack};
 use crate::policy::select::Selection;
 use crate::policy::{Draws, HeadView, PolicyError};
 use crate::types::Pos;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// What is kept or evicted as one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^(token-head|token-layer|block:[0-9]+)$"))]
 pub enum Granularity {
     /// A token of one KV head; each head has a block table of its own.
     #[default]

@@ -2,6 +2,7 @@
 
 use super::{Granularity, Stack};
 use crate::policy::{ParamDoc, PolicyError, PolicySpec, RawParams};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The amounts that every stack of a study shares unless it says otherwise.
@@ -45,7 +46,7 @@ impl Part {
 }
 
 /// The order of kept tokens in the compacted cache. It matters to policies that pool over slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeepOrder {
     /// Sinks, reserved tokens, then the selector's order, as VaSE's final code has it.
@@ -98,7 +99,7 @@ pub struct StackSpec {
 }
 
 /// Which position a resident key is rotated at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Places {
     /// The one at which its token stood in the text.

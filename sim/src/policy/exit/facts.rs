@@ -3,10 +3,11 @@
 use crate::num;
 use crate::trace::{LensRow, VerdictLayer};
 use crate::types::TokenId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which states a lens reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lens {
     /// softmax(unembed(final_norm(hidden))).
@@ -37,7 +38,7 @@ impl Lens {
 }
 
 /// The unit of entropy thresholds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Nats.

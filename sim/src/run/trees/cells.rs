@@ -26,7 +26,7 @@ pub(super) fn id_of(context: &Context<'_>, study: &TreeStudy, plan: &TreePlan) -
     let swept = plan.stack.is_err().then_some(&plan.swept);
     cell_id(&serde_json::json!({
         "source": context.digest,
-        "problems": context.problems,
+        "problems": context.problems_key(),
         "study": "trees",
         "stack": plan.label,
         "params": plan.stack.as_ref().ok().map(TreeStack::params),
@@ -39,6 +39,7 @@ pub(super) fn id_of(context: &Context<'_>, study: &TreeStudy, plan: &TreePlan) -
 impl Shared<'_> {
     pub(super) fn cell(&self, plan: &TreePlan) -> Outcome {
         let mut row = self.context.keys("trees");
+        self.context.tell_drawn(&mut row);
         row.text("cell", id_of(self.context, self.study, plan));
         row.text("policy", plan.label.clone());
         row.int("sequences", 0);

@@ -47,16 +47,12 @@ pub(super) fn units(
     study: &TreeStudy,
     plans: &[TreePlan],
 ) -> Result<Vec<Unit>, RunError> {
-    let problems = context.problems;
+    let problems = context.problems.len();
     if problems == 0 {
         return Err(RunError::NoProblems { source_name: context.source.name().to_owned() });
     }
-    if study.per_problem && plans.len().saturating_mul(problems as usize) > MOST_ROWS {
-        return Err(RunError::TooManyRows {
-            cells: plans.len(),
-            problems: problems as usize,
-            most: MOST_ROWS,
-        });
+    if study.per_problem && plans.len().saturating_mul(problems) > MOST_ROWS {
+        return Err(RunError::TooManyRows { cells: plans.len(), problems, most: MOST_ROWS });
     }
     let cell = |plan: &TreePlan| {
         let swept: Vec<String> = plan.swept.iter().map(|(key, value)| format!("  {key} {value}")).collect();
@@ -72,7 +68,7 @@ pub(super) fn units(
         let Ok(stack) = &plans[at].stack else { continue };
         let id = cell_id(&serde_json::json!({
             "source": context.digest,
-            "problems": problems,
+            "problems": context.problems_key(),
             "study": "steps",
             "group": key,
             "around": stack.params(),
@@ -94,9 +90,10 @@ pub(super) fn run(
     batches: &[Vec<usize>],
     keep: Finished<'_>,
 ) -> Result<(), RunError> {
-    let trees: Vec<TreeFacts> = (0..context.problems)
-        .into_par_iter()
-        .map(|index| {
+    let trees: Vec<TreeFacts> = context
+        .problems
+        .par_iter()
+        .map(|&index| {
             let facts = TreeFacts::new(index, context.source.problem(index)?);
             context.advance();
             Ok(facts)
