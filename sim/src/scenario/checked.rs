@@ -11,6 +11,7 @@ use super::{ScenarioError, ScenarioErrorKind, TreeStudy, TuneSpec};
 use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
 use crate::policy::exit::entropy::Lens;
 use crate::policy::{PolicyError, RawParams, registry};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -76,7 +77,7 @@ pub struct EvictionStudy {
 }
 
 /// One KV head of one sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetainedPlace {
     /// Index of the sequence in the trace.
