@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["figure", "out", "png", "gallery"])]
     list: bool,
     /// Folder that `kvlab tune --out` wrote: the recommended thresholds are drawn into the step curves
-    #[arg(long, value_name = "DIR", conflicts_with = "gallery")]
+    #[arg(long, value_name = "DIR")]
     tuned: Option<PathBuf>,
     /// Write a Markdown page of all figures, each from the first folder that allows it, with the pictures in a folder of its name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["figure", "out", "png"])]
@@ -49,8 +49,8 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     if let Some(page) = &args.gallery {
-        let studies: Vec<Results> =
-            args.results.iter().map(|folder| kvlab_sim::results::read(folder)).collect::<Result<_, _>>()?;
+        let each = |folder: &PathBuf| studies::together(std::slice::from_ref(folder), args.tuned.as_deref());
+        let studies: Vec<Results> = args.results.iter().map(each).collect::<Result<_, _>>()?;
         return gallery(args, &studies, page);
     }
     let results = studies::together(&args.results, args.tuned.as_deref())?;
@@ -86,7 +86,8 @@ fn list(results: &Results) -> Result<Done, CliError> {
 
 fn gallery(args: &Args, studies: &[Results], page: &Path) -> Result<Done, CliError> {
     let named: Vec<String> = args.results.iter().map(|folder| folder.display().to_string()).collect();
-    let command = format!("kvlab plot {} --gallery {}", named.join(" "), page.display());
+    let tuned = args.tuned.as_ref().map_or(String::new(), |folder| format!(" --tuned {}", folder.display()));
+    let command = format!("kvlab plot {}{tuned} --gallery {}", named.join(" "), page.display());
     let stem = page.file_stem().unwrap_or_default().to_string_lossy();
     let Page { text, pictures } = render_gallery(studies, &stem, &command)?;
     let folder = page.parent().unwrap_or(Path::new(""));

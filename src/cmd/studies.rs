@@ -2,6 +2,7 @@
 
 use crate::exit::CliError;
 use kvlab_sim::results::{RECOMMENDED_COLUMNS, Results, read, table_of};
+use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use std::path::{Path, PathBuf};
 
@@ -41,10 +42,11 @@ fn recommended(json: &str) -> Result<Vec<Vec<Value>>, String> {
         .filter_map(|said| said.as_str())
         .collect();
     let guarantee = guarantee.join(" ");
+    let params = params(report["chosen"]["yaml"].as_str().unwrap_or_default())?;
     let rows: Vec<Vec<Value>> = setting
         .iter()
         .filter_map(|(axis, value)| {
-            let texts = [&stack, &source, axis].map(|text| Value::Text(text.clone()));
+            let texts = [&stack, &params, &source, axis].map(|text| Value::Text(text.clone()));
             let rest = [Value::Real(value.as_f64()?), Value::Text(guarantee.clone())];
             Some(texts.into_iter().chain(rest).collect())
         })
@@ -57,19 +59,36 @@ fn recommended(json: &str) -> Result<Vec<Vec<Value>>, String> {
     Ok(rows)
 }
 
+/// The effective parameters of the stack that is recommended, from the scenario that `kvlab tune` gives for it.
+fn params(yaml: &str) -> Result<String, String> {
+    let scenario = Scenario::parse(yaml, "the recommended scenario").map_err(|error| error.to_string())?;
+    let plan = scenario.plan(0);
+    let stack = plan.trees.first().map(|plan| plan.stack.as_ref());
+    match stack {
+        Some(Ok(stack)) => Ok(stack.params().to_string()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("it recommends no stack over branch trees: only those are drawn".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_threshold_of_the_setting_is_a_row_with_the_guarantee() {
-        let json = r#"{"tuned": "rksc", "source": "t", "chosen": {"setting": {"tau": 0.85, "theta": 1.5}, "guarantee": ["A.", "B."]}}"#;
-        let rows = recommended(json).unwrap();
+        let yaml =
+            "id: t\nwhy: w\ntrees: {stacks: [{label: tuned, share: {kind: asks, params: {tau: 0.85}}}]}\n";
+        let setting = serde_json::json!({"tau": 0.85, "theta": 1.5});
+        let chosen = serde_json::json!({"setting": setting, "guarantee": ["A.", "B."], "yaml": yaml});
+        let json = serde_json::json!({"tuned": "rksc", "source": "t", "chosen": chosen});
+        let rows = recommended(&json.to_string()).unwrap();
         assert_eq!(rows.len(), 2);
         assert_eq!(
-            rows[1][2..],
+            rows[1][3..],
             [Value::Text("theta".into()), Value::Real(1.5), Value::Text("A. B.".into())]
         );
+        assert!(matches!(&rows[0][1], Value::Text(params) if params.contains("\"tau\":0.85")));
     }
 
     #[test]
@@ -78,7 +97,10 @@ mod tests {
             ("{", "not what"),
             ("{}", "`tuned` is missing"),
             (r#"{"tuned": "a", "source": "b", "chosen": null}"#, "no setting was certified"),
-            (r#"{"tuned": "a", "source": "b", "chosen": {"setting": {"policy": "x"}}}"#, "no thresholds"),
+            (
+                r#"{"tuned": "a", "source": "b", "chosen": {"setting": {"tau": 1}}}"#,
+                "the recommended scenario",
+            ),
         ] {
             let error = recommended(json).unwrap_err();
             assert!(error.contains(part), "{json}: {error}");

@@ -4,6 +4,7 @@ use super::rows::{Rows, int, real, text};
 use super::{drawing_of, fixture, more};
 use kvlab_plots::{overlaid, render_report};
 use kvlab_sim::results::{RECOMMENDED_COLUMNS, Results};
+use kvlab_sim::table::Column;
 
 /// One policy at two budgets, in a study called `scenario`; `gain` is added to its accuracy.
 fn study(scenario: &str, prefix: &str, gain: f64) -> Results {
@@ -70,6 +71,17 @@ fn a_recommended_threshold_is_drawn_with_its_guarantee() {
     let drawing = drawing_of(&results, "steps-tau");
     assert!(drawing.caption().iter().any(|line| line.contains("0.75") && line.contains("at most 0.02")));
     assert!(drawing.svg().unwrap().contains("recommended: 0.75"));
+    let mut of_another = results.clone();
+    let table = &mut of_another.more.last_mut().unwrap().1;
+    let mut changed = kvlab_sim::table::Table::new();
+    for (name, column) in table.names().iter().zip(table.columns()) {
+        let params = Column::Text(vec![Some("{\"share\":{\"kind\":\"always\"}}".to_owned())]);
+        changed.push(name, if name == "params" { params } else { column.clone() }).unwrap();
+    }
+    *table = changed;
+    let drawing = drawing_of(&of_another, "steps-tau");
+    assert!(!drawing.svg().unwrap().contains("recommended"), "of a stack with other parameters");
+    assert!(drawing.caption().iter().any(|line| line.contains("is not drawn")), "and it is told");
     let other = drawing_of(&results, "steps-theta");
     assert!(!other.svg().unwrap().contains("recommended"), "of another threshold");
 }

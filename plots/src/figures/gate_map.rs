@@ -321,10 +321,15 @@ fn span(x: usize, y: usize) -> Span {
 
 /// The parameters without thresholds: cells that agree in them belong together.
 fn others(params: &str) -> String {
-    let Ok(mut value) = serde_json::from_str::<serde_json::Value>(params) else { return params.to_owned() };
+    without_thresholds(params).map_or_else(|| params.to_owned(), |value| value.to_string())
+}
+
+/// The same as a value; nothing when it is none.
+pub(super) fn without_thresholds(params: &str) -> Option<serde_json::Value> {
+    let mut value = serde_json::from_str::<serde_json::Value>(params).ok()?;
     let known: BTreeSet<&str> = THRESHOLDS.into_iter().collect();
     without(&mut value, &known);
-    value.to_string()
+    Some(value)
 }
 
 fn without(value: &mut serde_json::Value, names: &BTreeSet<&str>) {

@@ -134,7 +134,7 @@ fn panel(map: &Map, (layers, heads): (Extent, Extent), scale: &Scale) -> Panel {
         .map(|(layer, head, value)| (Span { x: around(*head), y: around(*layer) }, *value))
         .collect();
     let mut marks = scale.marks(&tiles);
-    if map.tiles.len() <= MOST_WORDS && heads.width() <= 6.0 && layers.width() <= 8.0 {
+    if map.tiles.len() <= MOST_WORDS && heads.width() <= 3.0 && layers.width() <= 8.0 {
         marks.extend(scale.words(map.tiles.iter().map(|(layer, head, value)| (*head, *layer, *value))));
     }
     let axis = |label: &str, ends: Extent| {

@@ -1,6 +1,7 @@
 //! The exact step function of one threshold: what the figures of τ, τ_conf, margin, θ and ε share.
 
 use super::behind::Behind;
+use super::gate_map::without_thresholds;
 use crate::error::PlotsError;
 use crate::figure::{Figure, Need, Outcome, Place};
 use crate::number::{plain, significant};
@@ -59,6 +60,8 @@ struct Step {
 /// The step function of one stack.
 struct Curve {
     label: String,
+    /// Its parameters, JSON.
+    params: String,
     /// The stack's own threshold.
     own: Option<f64>,
     steps: Vec<Step>,
@@ -134,7 +137,8 @@ impl StepCurve {
     /// The stacks that have this threshold, in table order.
     fn curves(&self, steps: &Table) -> Vec<Curve> {
         let column = |name: &str| Reader::new(steps, name);
-        let (axis, stack, group) = (column("axis"), column("stack"), column("group"));
+        let (axis, stack, group, params) =
+            (column("axis"), column("stack"), column("group"), column("params"));
         let (own, above, upto) = (column(self.own), column("above"), column("upto"));
         let counts = RATES.map(|rate| (column(rate.num), column(rate.den)));
         let (harmed, helped, correct) =
@@ -145,7 +149,8 @@ impl StepCurve {
             let at = *place.entry(group.text(row).unwrap_or_default()).or_insert(curves.len());
             if at == curves.len() {
                 let label = stack.text(row).unwrap_or("?").to_owned();
-                curves.push(Curve { label, own: own.number(row), steps: Vec::new() });
+                let params = params.text(row).unwrap_or_default().to_owned();
+                curves.push(Curve { label, params, own: own.number(row), steps: Vec::new() });
             }
             let int = |reader: Reader<'_>| reader.int(row).unwrap_or(0);
             curves[at].steps.push(Step {
@@ -166,10 +171,11 @@ impl StepCurve {
         (0..table.rows())
             .filter(|&row| column("axis").text(row) == Some(self.axis))
             .filter_map(|row| {
-                let stack = column("stack").text(row)?;
-                curves.iter().find(|curve| curve.label == stack)?;
+                // The guarantee is of a stack with these parameters, whatever its name.
+                let params = without_thresholds(column("params").text(row).unwrap_or_default());
+                let curve = curves.iter().find(|curve| without_thresholds(&curve.params) == params)?;
                 Some(Advice {
-                    stack: stack.to_owned(),
+                    stack: curve.label.clone(),
                     source: column("source").text(row).unwrap_or("?").to_owned(),
                     value: column("value").number(row).filter(|value| value.is_finite())?,
                     guarantee: column("guarantee").text(row).unwrap_or("none").to_owned(),
@@ -412,5 +418,11 @@ fn captions(results: &Results, curves: &[Curve], advice: &[Advice]) -> Vec<Strin
             .to_owned(),
     ];
     lines.extend(advice.iter().map(Advice::said));
+    if advice.is_empty() && results.more("recommended").is_some_and(|table| table.rows() > 0) {
+        lines.push(
+            "What kvlab tune recommends is of a stack with other parameters or without this threshold, and is not drawn."
+                .to_owned(),
+        );
+    }
     lines
 }

@@ -91,6 +91,11 @@ pub const CALIBRATION_COLUMNS: Columns = &[
 /// Columns of `recommended`, a setting that `kvlab tune` chose, with kind and meaning.
 pub const RECOMMENDED_COLUMNS: Columns = &[
     ("stack", "text", "label of the stack that was tuned"),
+    (
+        "params",
+        "text",
+        "its effective parameters, canonical JSON: what is recommended holds for a stack that differs in thresholds only",
+    ),
     ("source", "text", "name of the trace that it was tuned on"),
     ("axis", "text", "the threshold: tau, tau-conf, margin, theta or epsilon"),
     ("value", "real", "its recommended value; nats for theta and epsilon"),
