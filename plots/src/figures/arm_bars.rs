@@ -72,7 +72,7 @@ impl Figure for ArmBars {
             legend: legend(&bars),
             caption: vec![
                 caption::opening(results, &[self.metric], requests(results)),
-                "Simulated time, from the cost model of the scenario: no measured speed. Black bars: 95 % bootstrap interval over requests or problems."
+                "Simulated time, from the cost model of the scenario: no measured speed. Thin bars: 95 % bootstrap interval over requests or problems."
                     .to_owned(),
             ],
             synthetic: caption::is_synthetic(results),
