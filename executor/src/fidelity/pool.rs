@@ -85,7 +85,10 @@ pub struct PoolFidelity {
     pub cells: Vec<PoolCellFidelity>,
 }
 
-/// Serves the prompts of `set`, root and branches of each problem in their order, from a cache that holds blocks, under every policy and capacity
+/// How often the problems are gone through: a second time, so that what was kept is found and policies part.
+const ROUNDS: usize = 2;
+
+/// Serves the prompts of `set`, root and branches of each problem in their order and all problems twice, from a cache that holds blocks, under every policy and capacity
 /// of the scenario's `pool` section. Branch scores, which some policies rank by, come from recording each problem first.
 ///
 /// # Errors
@@ -106,15 +109,16 @@ pub fn pool_fidelity(
         asked.extend(prompts(model, item, &exec.plan)?);
         progress.advance(1);
     }
-    let stream = from_problems((&set.name, false), &problems, study.block_tokens)
-        .map_err(super::FidelityError::from)?
-        .for_model(&model.shape()?, 2);
-    let info = source(model, set, items, &exec.plan)?;
     let mut whole = Vec::with_capacity(asked.len());
     for prompt in &asked {
         let cache = model.new_cache()?;
         whole.push(go_on(model, cache, prompt, exec)?.1);
     }
+    let (problems, asked, whole) = (around(problems), around(asked), around(whole));
+    let stream = from_problems((&set.name, false), &problems, study.block_tokens)
+        .map_err(super::FidelityError::from)?
+        .for_model(&model.shape()?, 2);
+    let info = source(model, set, items, &exec.plan)?;
     let (mut replayed, mut real, mut cells) = (Vec::new(), Vec::new(), Vec::new());
     for plan in &plans {
         let policy = plan.choice.build()?;
@@ -179,6 +183,11 @@ pub fn pool_fidelity(
         more: Vec::new(),
     };
     Ok(PoolFidelity { results, cells })
+}
+
+/// Everything again, after all of it.
+fn around<T: Clone>(once: Vec<T>) -> Vec<T> {
+    vec![once; ROUNDS].concat()
 }
 
 /// The section that is run.
