@@ -10,8 +10,8 @@ use crate::select::{caption, mean, samples};
 use kvlab_sim::results::{RECORDING, Results};
 
 const METRIC: &str = "token_entropy_nats";
-/// Wider maps are drawn with neighbouring columns joined.
-const MOST_TILES: usize = 12_000;
+/// Tiles that are drawn: far more than a recording of any known model has.
+const MOST_TILES: usize = 40_000;
 
 /// The figure.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl Figure for EntropyMap {
     }
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
-        let mut tiles = tiles(results);
-        tiles.truncate(MOST_TILES);
+        let all = tiles(results);
+        let tiles = &all[..all.len().min(MOST_TILES)];
         let (Some(layers), Some(along), Some(scale)) = (
             Extent::of(tiles.iter().map(|tile| tile.layer)),
             Extent::of(tiles.iter().flat_map(|tile| [tile.from, tile.to])),
@@ -83,12 +83,14 @@ impl Figure for EntropyMap {
             legend: scale.legend(" nats"),
             caption: vec![
                 caption::opening(results, &[METRIC], caption::one_sequence(results, "the first")),
-                "With the final norm, from the prediction of the first generated token on; of a long sequence, neighbouring positions are joined by their mean."
-                    .to_owned(),
+                format!(
+                    "With the final norm, from the prediction of the first generated token on; of a long sequence, neighbouring positions are joined by their mean.{}",
+                    if tiles.len() < all.len() { " The table has more than is drawn." } else { "" }
+                ),
             ],
             synthetic: caption::is_synthetic(results),
         };
-        behind(&tiles).finish(self, scene, format!("{}. {}", self.title(), described(&tiles, layers)))
+        behind(&all).finish(self, scene, format!("{}. {}", self.title(), described(tiles, layers)))
     }
 }
 

@@ -27,7 +27,7 @@ const REASONS: [(&str, &str, Ink); 9] = [
 const MOST_PANELS: usize = 4;
 /// Evictions that have a row in a panel.
 const MOST_ROWS: usize = 60;
-/// Runs of positions that a panel draws.
+/// Runs of positions that a panel draws: where an eviction leaves many, fewer evictions have a row.
 const MOST_RUNS: usize = 6_000;
 
 /// The figure.
@@ -101,7 +101,7 @@ impl Figure for RetainedMap {
                 .filter(|(word, ..)| used.contains(word))
                 .map(|(_, says, ink)| Key { label: (*says).to_owned(), sample: Sample::Tile { ink: *ink } })
                 .collect(),
-            caption: captions(results, maps.len() - shown.len()),
+            caption: captions(results, &shown, maps.len() - shown.len()),
             synthetic: caption::is_synthetic(results),
         };
         let alt = clipped(&format!("{}{at}. {}", self.title(), described(&shown)), 1200);
@@ -147,23 +147,25 @@ fn foremost<'a, 'm>(maps: &'m [Map<'a>]) -> Vec<&'m Map<'a>> {
     order.into_iter().map(|at| &maps[at]).collect()
 }
 
-/// A row reaches to the next eviction, as long as what it shows is held.
-fn panel(map: &Map<'_>, along: Extent, seen: Extent) -> Panel {
+/// The evictions that have a row, by tokens seen.
+fn rows(map: &Map<'_>) -> Vec<i64> {
     let all: Vec<i64> = map.evictions.keys().copied().collect();
-    let rows = spread(&all, MOST_ROWS);
+    let widest = map.evictions.values().map(Vec::len).max().unwrap_or(0).max(1);
+    spread(&all, (MOST_RUNS / widest).clamp(2, MOST_ROWS))
+}
+
+/// A row reaches to the next one.
+fn panel(map: &Map<'_>, along: Extent, seen: Extent) -> Panel {
+    let rows = rows(map);
     let step =
         if rows.len() > 1 { seen.width() / real(i64::try_from(rows.len() - 1).unwrap_or(1)) } else { 1.0 };
     let end = seen.hi + step.max(1.0);
     let mut by_reason: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
-    let mut drawn = 0;
     for (at, row) in rows.iter().enumerate() {
         let until = rows.get(at + 1).map_or(end, |next| real(*next));
         for held in &map.evictions[row] {
-            drawn += 1;
-            if drawn <= MOST_RUNS {
-                let span = Span { x: (held.from, held.upto + 1.0), y: (real(*row), until) };
-                by_reason.entry(held.reason).or_default().push(span);
-            }
+            let span = Span { x: (held.from, held.upto + 1.0), y: (real(*row), until) };
+            by_reason.entry(held.reason).or_default().push(span);
         }
     }
     let marks = REASONS
@@ -182,7 +184,7 @@ fn panel(map: &Map<'_>, along: Extent, seen: Extent) -> Panel {
     }
 }
 
-fn captions(results: &Results, left: usize) -> Vec<String> {
+fn captions(results: &Results, shown: &[&Map<'_>], left: usize) -> Vec<String> {
     let mut second = String::new();
     if let Some(table) = results.more("retained") {
         let first = |name: &str| Reader::new(table, name).int(0);
@@ -195,6 +197,9 @@ fn captions(results: &Results, left: usize) -> Vec<String> {
         }
     }
     second.push_str("A row shows what is held from one eviction to the next; tokens seen since then are left out. What is blank to the left of the recent tokens is evicted. Reasons are the stack\u{2019}s own.");
+    if shown.iter().any(|map| rows(map).len() < map.evictions.len()) {
+        second.push_str(" Of many evictions, some have a row, evenly spread.");
+    }
     if left > 0 {
         second.push_str(&format!(" {} in the table only.", more_policies(left)));
     }
