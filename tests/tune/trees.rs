@@ -155,6 +155,18 @@ fn values_of_a_sweep_are_used_where_they_are_given() {
 }
 
 #[test]
+fn a_gate_that_can_share_nothing_is_told_of() {
+    let with = |tau: f64| {
+        let sweep = format!("unit: share-of-ln-vocab}}}}\n      sweep: {{share.tau: [{tau}]}}");
+        let report = chosen(&STUDY.replace("unit: share-of-ln-vocab}}", &sweep), &loose(), 400, 1).unwrap();
+        assert!(report.chosen.is_some());
+        report.notes.iter().any(|note| note.contains("shares nothing"))
+    };
+    assert!(with(1.1));
+    assert!(!with(0.9));
+}
+
+#[test]
 fn mistakes_are_named() {
     let error = |text: &str, flags: &TuneFlags| {
         let scenario = Scenario::parse(text, "s.yaml").map_err(|error| error.to_string());

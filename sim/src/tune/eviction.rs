@@ -534,7 +534,7 @@ impl Study for Evictions<'_> {
         }
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, _chosen: Option<usize>) -> Vec<String> {
         let mut notes = vec![
             "qualities in a replay are proxies: a guarantee about one says nothing about accuracy, which `kvlab exec` measures".to_owned(),
             "every metric is the mean over problems of what the problem gives by itself, over all seeds of a stochastic policy; peaks are means of peaks".to_owned(),

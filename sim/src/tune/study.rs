@@ -38,8 +38,8 @@ pub(super) trait Study: Measured {
     /// What the search looked at.
     fn searched(&self) -> Searched;
 
-    /// What has to be said about what is measured.
-    fn notes(&self) -> Vec<String>;
+    /// What has to be said about what is measured, and about what is recommended.
+    fn notes(&self, chosen: Option<usize>) -> Vec<String>;
 
     /// A candidate and the anchor measured on another trace.
     fn elsewhere(&self, candidate: usize, other: &dyn TraceSource) -> Result<Elsewhere, TuneError>;
@@ -109,9 +109,10 @@ pub(super) fn report(
     let goal = goal(&objective, &constraints, spec);
     let choice = choose(study, split, &goal);
     let describe = Describe { study, goal: &goal, constraints: &constraints, split };
+    let recommended = choice.chosen.map(|at| choice.path[at].candidate);
     let chosen = choice.chosen.map(|at| describe.chosen(&choice, at, &scenario.id));
-    let transfer = match (choice.chosen, transfer) {
-        (Some(at), Some(other)) => Some(describe.transfer(choice.path[at].candidate, other)?),
+    let transfer = match (recommended, transfer) {
+        (Some(candidate), Some(other)) => Some(describe.transfer(candidate, other)?),
         _ => None,
     };
     let is_proxy = constraints.iter().any(|constraint| evidence(constraint.metric) == "proxy");
@@ -141,7 +142,7 @@ pub(super) fn report(
             test: describe.on(candidate, &split.test),
         }),
         transfer,
-        notes: study.notes(),
+        notes: study.notes(recommended),
         objective,
         constraints,
     })

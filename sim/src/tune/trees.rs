@@ -504,12 +504,18 @@ impl Study for Trees<'_> {
         }
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, chosen: Option<usize>) -> Vec<String> {
         let repeated = self.problems.trees.len() - self.problems.items.len();
         let mut notes = Vec::new();
         if repeated > 0 {
             notes.push(format!(
                 "{repeated} recordings repeat a problem: each problem counts once, with the mean of its recordings, and rates are means over problems"
+            ));
+        }
+        let tau = chosen.and_then(|candidate| self.thresholds(candidate)).map(|setting| setting.tau);
+        if let Some(tau) = tau.filter(|tau| *tau > 1.0 && self.tuned.stack.share.as_asks().is_some()) {
+            notes.push(format!(
+                "tau {tau} shares nothing, since no similarity is above 1, and its gate is still paid for in prefill_work_rate: `share: {{kind: off}}` decides the same without"
             ));
         }
         notes
