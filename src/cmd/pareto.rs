@@ -30,7 +30,8 @@ pub(crate) struct Args {
     /// Third column
     #[arg(long, value_name = "COLUMN")]
     z: Option<String>,
-    /// Label of the policy that regret is counted from, at the same budget or capacity [default: oracle, else belady]
+    /// Label of the policy that regret is counted from, at the same budget or capacity; bounds are on no front [default: the first of oracle, belady,
+    /// oracle-block and oracle-top-k]
     #[arg(long, value_name = "LABEL")]
     bound: Option<String>,
     /// Show all settings, not only those on the front
@@ -108,7 +109,11 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         .iter()
         .map(|axis| format!("{} ({}, {} is better)", axis.column, evidence(axis), better(axis)))
         .collect();
-    news(&format!("{on_front} of {} settings are beaten by none in {}", table.rows(), words.join(" and ")));
+    news(&format!(
+        "{on_front} of {} settings are beaten by none in {}; bounds do not count",
+        table.rows(),
+        words.join(" and ")
+    ));
     if on_front > 2 {
         news(&format!("knee: {KNEE}"));
     }

@@ -7,8 +7,8 @@ use crate::table::{Column, Table, TableError, Value};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Labels of the policies that are bounds, where nothing else is said: the first one that a study has.
-const BOUNDS: &[&str] = &["oracle", "belady"];
+/// Labels of the policies that are bounds, where nothing else is said: regret is from the first one that a study has.
+const BOUNDS: &[&str] = &["oracle", "belady", "oracle-block", "oracle-top-k"];
 
 /// Keys that do not tell what a row is about.
 const NO_SETTING: &[&str] = &[
@@ -235,7 +235,8 @@ struct Setting {
 
 /// The table of all settings in `tables` (name of the results and `cells` of each) that have every column of `axes`: what they are, the means over seeds of the
 /// columns, `seeds`, `front`, `knee`, and `regret_<column>`: by how much the row is worse than the policy `bound` in the same place.
-/// Without a `bound` it is the first of `oracle` and `belady` that is there.
+/// Without a `bound` it is the first of `oracle`, `belady`, `oracle-block` and `oracle-top-k` that is there. None of these is on the front, nor is `bound`: what looks ahead
+/// cannot be shipped, and would beat whatever can.
 ///
 /// Rows are in the order of the first column of `axes`, the worst first; then of the second, and as they came.
 ///
@@ -254,7 +255,16 @@ pub fn pareto(
     let gain = |setting: &Setting, at: usize| axes.get(at).map_or(0.0, |axis| axis.gain(setting.means[at]));
     settings.sort_by(|a, b| gain(a, 0).total_cmp(&gain(b, 0)).then(gain(b, 1).total_cmp(&gain(a, 1))));
     let points: Vec<[f64; 3]> = settings.iter().map(|one| [0, 1, 2].map(|at| gain(one, at))).collect();
-    let is_on_front = front(&points);
+    let is_bound = |one: &Setting| match one.keys.get("policy") {
+        Some(Value::Text(label)) => BOUNDS.contains(&label.as_str()) || bound == Some(label.as_str()),
+        _ => false,
+    };
+    let contenders: Vec<usize> = (0..settings.len()).filter(|&row| !is_bound(&settings[row])).collect();
+    let of_contenders: Vec<[f64; 3]> = contenders.iter().map(|&row| points[row]).collect();
+    let mut is_on_front = vec![false; settings.len()];
+    for (&row, is_best) in contenders.iter().zip(front(&of_contenders)) {
+        is_on_front[row] = is_best;
+    }
     let knee = knee(&points, &is_on_front);
     let mut table = Table::new();
     if tables.len() > 1 {
