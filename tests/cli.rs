@@ -74,7 +74,7 @@ fn commands_that_need_no_model_never_touch_the_runtime() {
         &["validate", "trace", "--json"],
         &["validate", "s.yaml"],
         &["sweep", "s.yaml", "--trace", "trace", "--dry-run"],
-        &["sweep", "s.yaml", "--trace", "trace", "--out", "results", "--csv"],
+        &["sweep", "s.yaml", "--trace", "trace", "--out", "results", "--csv", "--jsonl"],
         &["validate", "results"],
         &["plot", "results"],
         &["plot", "results", "--figure", "recall-vs-budget"],
@@ -88,6 +88,8 @@ fn commands_that_need_no_model_never_touch_the_runtime() {
         "cells.parquet",
         "series.parquet",
         "cells.csv",
+        "cells.jsonl",
+        "series.jsonl",
         "figures/recall-vs-budget.svg",
         "report.html",
     ] {

@@ -121,7 +121,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 fn bytes(results: &Results) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), results, Formats::ParquetAndCsv).unwrap();
+    write(folder.path(), results, Formats::WITH_CSV).unwrap();
     files(folder.path())
 }
 

@@ -34,7 +34,7 @@ fn run(text: &str, threads: usize) -> Results {
 
 fn bytes(results: &Results) -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), results, Formats::ParquetAndCsv).unwrap();
+    write(folder.path(), results, Formats::WITH_CSV).unwrap();
     let mut files: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         results.series.append(&executed.series)?;
     }
     let folder = args.out.join("results");
-    study::write(&results, &folder, true)?;
+    study::write(&results, &folder, study::TableArgs::CSV)?;
     let page = args.out.join("report.html");
     bars.piece("figures and report", |_| -> Result<(), CliError> {
         plot::tell(&kvlab_plots::render_all(

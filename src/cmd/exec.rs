@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         }
         Work::Eviction(items, plan) => (evicting(args, &mut model, (items, plan), &bars)?, SHOWN),
     };
-    study::write(&results, &args.live.out, args.live.csv)?;
+    study::write(&results, &args.live.out, args.live.export)?;
     output::table(&results.cells, shown, args.live.format)?;
     let done = study::outcome(&results);
     Ok(if args.check { check::against(&scenario, &results, done) } else { done })

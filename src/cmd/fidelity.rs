@@ -103,20 +103,20 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     match work {
         Work::Trees(set, exec) => {
             let found = tree_fidelity(&mut model, &set, &exec, &bars)?;
-            study::write(&found.results, &args.live.out, args.live.csv)?;
+            study::write(&found.results, &args.live.out, args.live.export)?;
             output::table(&found.results.cells, SHOWN_OF_TREES, args.live.format)?;
             Ok(told_of_trees(&found))
         }
         Work::Pool(set, exec) => {
             let found = pool_fidelity(&mut model, &set, &exec, &bars)?;
-            study::write(&found.results, &args.live.out, args.live.csv)?;
+            study::write(&found.results, &args.live.out, args.live.export)?;
             output::table(&found.results.cells, SHOWN_OF_POOLS, args.live.format)?;
             Ok(told_of_pools(&found))
         }
         Work::Eviction(items, exec) => {
             let plan = FidelityPlan { exec, with_answers: !args.forced_only };
             let found = fidelity(&mut model, &items, &plan, &bars)?;
-            study::write(&found.results, &args.live.out, args.live.csv)?;
+            study::write(&found.results, &args.live.out, args.live.export)?;
             write_predictor(&found, &args.live.out)?;
             if let Some(table) = found.results.more("fidelity") {
                 output::table(table, SHOWN, args.live.format)?;

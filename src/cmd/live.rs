@@ -3,7 +3,7 @@
 use super::items::ItemArgs;
 use super::record::tool;
 use super::runtime::{self, CHAIN, RuntimeArgs};
-use super::study;
+use super::study::{self, TableArgs};
 use crate::exit::CliError;
 use crate::output::{Format, news};
 use crate::progress::Bars;
@@ -44,9 +44,8 @@ pub(crate) struct LiveArgs {
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// Also write the tables as CSV
-    #[arg(long)]
-    pub(crate) csv: bool,
+    #[command(flatten)]
+    pub(crate) export: TableArgs,
     /// How the table is printed
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,

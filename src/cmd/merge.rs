@@ -32,9 +32,8 @@ pub(crate) struct Args {
     /// Compare the cells with `expect` of the scenario; the exit code is 5 when they are not as expected
     #[arg(long)]
     check: bool,
-    /// Also write cells.csv and series.csv
-    #[arg(long)]
-    csv: bool,
+    #[command(flatten)]
+    export: study::TableArgs,
 }
 
 /// Runs the verb.
@@ -73,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         }
     }
     let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
-    study::write(&results, &args.out, args.csv)?;
+    study::write(&results, &args.out, args.export)?;
     let done = study::outcome(&results);
     let done = if standing.missing.is_empty() { done } else { Done::Partly };
     Ok(if args.check { check::against(&scenario, &results, done) } else { done })

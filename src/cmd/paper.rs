@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     if let Some(folder) = &args.tables {
         let results = claim_results(&scenarios, &study::command_line())?;
         study::check_folder(folder)?;
-        kvlab_sim::results::write(folder, &results, Formats::ParquetAndCsv)?;
+        kvlab_sim::results::write(folder, &results, Formats::WITH_CSV)?;
         news(&format!("the table of figures is in {}", folder.display()));
     }
     if let Some(file) = &args.check {

@@ -1,7 +1,7 @@
 //! `kvlab replay`: policies and thresholds from flags over a trace.
 
 use super::sample::SampleArgs;
-use super::study;
+use super::study::{self, TableArgs};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -102,9 +102,8 @@ pub(crate) struct Args {
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Also write cells.csv and series.csv
-    #[arg(long)]
-    csv: bool,
+    #[command(flatten)]
+    export: TableArgs,
     /// Replay twice, with all cores and with one, and compare the log digest of every cell
     #[arg(long)]
     check: bool,
@@ -123,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let command = study::command_line();
     let results = study::run(&scenario, &trace, args.threads, command.clone(), &bars)?;
     if let Some(out) = &args.out {
-        study::write(&results, out, args.csv)?;
+        study::write(&results, out, args.export)?;
     }
     output::table(&results.cells, study::SHOWN, args.format)?;
     if args.check {

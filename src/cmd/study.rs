@@ -135,11 +135,26 @@ pub(crate) fn with_predictions(results: Results, predictor: Option<&Path>) -> Re
     Ok(Results { cells, ..results })
 }
 
+/// Files beside the Parquet tables.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct TableArgs {
+    /// Also write the tables as CSV
+    #[arg(long)]
+    csv: bool,
+    /// Also write the tables as JSON Lines, one object a row
+    #[arg(long)]
+    jsonl: bool,
+}
+
+impl TableArgs {
+    /// CSV.
+    pub(crate) const CSV: Self = Self { csv: true, jsonl: false };
+}
+
 /// Writes the tables and says where they are.
-pub(crate) fn write(results: &Results, folder: &Path, with_csv: bool) -> Result<(), CliError> {
+pub(crate) fn write(results: &Results, folder: &Path, export: TableArgs) -> Result<(), CliError> {
     check_folder(folder)?;
-    let formats = if with_csv { Formats::ParquetAndCsv } else { Formats::Parquet };
-    results::write(folder, results, formats)?;
+    results::write(folder, results, Formats { csv: export.csv, jsonl: export.jsonl })?;
     news(&format!("{} cells written to {}", results.cells.rows(), folder.display()));
     Ok(())
 }

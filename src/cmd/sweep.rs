@@ -56,9 +56,8 @@ pub(crate) struct Args {
     /// Worker threads; 0 for one a core. Results do not depend on it
     #[arg(long, default_value_t = 0, value_parser = study::threads)]
     threads: usize,
-    /// Also write cells.csv and series.csv
-    #[arg(long)]
-    csv: bool,
+    #[command(flatten)]
+    export: study::TableArgs,
     /// Add `predicted_accuracy` with an interval to eviction cells, by the predictor.json of `kvlab fidelity` on the same model: a proxy, absent
     /// outside of what it was fitted on
     #[arg(long, value_name = "FILE", conflicts_with = "shard")]
@@ -190,7 +189,7 @@ fn over(
     plan.save(out)?;
     if shard.count == 1 {
         let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
-        study::write(&results, out, args.csv)?;
+        study::write(&results, out, args.export)?;
         return shown(args, scenario, &results);
     }
     let after = Standing::of(&plan, &parts);

@@ -9,7 +9,7 @@ use std::fs;
 fn results_folders() {
     let folder = tempfile::tempdir().unwrap();
     let source = study();
-    write(folder.path(), &source, Formats::Parquet).unwrap();
+    write(folder.path(), &source, Formats::PARQUET).unwrap();
     for file in ["results.json", "cells.parquet", "series.parquet"] {
         let content = fs::read(folder.path().join(file)).unwrap();
         fuzz(file, std::slice::from_ref(&content), |bytes| {

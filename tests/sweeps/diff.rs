@@ -109,7 +109,7 @@ fn the_command_says_where_and_its_exit_code_is_five() {
     let left = run(STUDY);
     let right = Results { cells: changed(&left.cells, "skip_rate", 20, 0.25), ..left.clone() };
     for (name, results) in [("a", &left), ("b", &right), ("c", &left)] {
-        write(&folder.path().join(name), results, Formats::Parquet).unwrap();
+        write(&folder.path().join(name), results, Formats::PARQUET).unwrap();
     }
     let ask = |args: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kvlab"));

@@ -184,8 +184,8 @@ fn tables_are_written_read_and_the_same_for_any_number_of_threads() {
         }
     }
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    write(folders[0].path(), &results, Formats::ParquetAndCsv).unwrap();
-    write(folders[1].path(), &run(STUDY, 3), Formats::ParquetAndCsv).unwrap();
+    write(folders[0].path(), &results, Formats::WITH_CSV).unwrap();
+    write(folders[1].path(), &run(STUDY, 3), Formats::WITH_CSV).unwrap();
     for name in ["cells", "series", "problems", "steps", "joint"] {
         for extension in ["parquet", "csv"] {
             let bytes =
@@ -196,7 +196,7 @@ fn tables_are_written_read_and_the_same_for_any_number_of_threads() {
     assert_eq!(read(folders[0].path()).unwrap(), results);
     // A later run without these tables leaves none behind.
     let plain = Results { more: Vec::new(), ..results };
-    write(folders[0].path(), &plain, Formats::Parquet).unwrap();
+    write(folders[0].path(), &plain, Formats::PARQUET).unwrap();
     assert!(!folders[0].path().join("steps.parquet").exists());
     assert_eq!(read(folders[0].path()).unwrap(), plain);
 }
@@ -248,6 +248,34 @@ fn a_trace_without_trees_and_a_stack_without_facts_are_refused_with_the_reason()
     let scenario = Scenario::parse(&text, "test").unwrap();
     let error = study(&scenario, &trees, source_info(&trees, "none", ""), &options).unwrap_err();
     assert!(error.to_string().contains("no sequence"), "{error}");
+}
+
+/// Parameters of `zip` move together, each row with every combination of `sweep`; a value may come again in another row.
+#[test]
+fn zipped_parameters_move_together() {
+    let zipped = STUDY.replace(
+        "sweep: {share.tau: [0.7, 0.9], exit.theta: [1, 2], exit.epsilon: 1}",
+        "sweep: {share.tau: [0.7, 0.9]}\n      zip: {exit.theta: [1, 2, 2], exit.epsilon: [1, 1, 0.5]}",
+    );
+    let cells = run(&zipped, 1).cells;
+    let places: Vec<(f64, f64, f64)> = (1..7)
+        .map(|row| (real(&cells, "theta", row), real(&cells, "epsilon", row), real(&cells, "tau", row)))
+        .collect();
+    let expected = [(1.0, 1.0), (2.0, 1.0), (2.0, 0.5)].map(|(a, b)| [(a, b, 0.7), (a, b, 0.9)]).concat();
+    assert_eq!(places, expected);
+    // The full pipeline before, two seeds of chance behind.
+    assert_eq!(cells.rows(), 9);
+    // A point is the same cell, however it was listed.
+    let product = run(STUDY, 1).cells;
+    assert_eq!(text(&cells, "cell", 1), text(&product, "cell", 1));
+    for (from, to, parts) in [
+        ("[1, 1, 0.5]", "[1, 1]", ["zip.exit.epsilon", "2 values", "as many as exit.theta has: 3"]),
+        ("[1, 1, 0.5]", "[1, 1, 1]", ["trees.stacks[1].zip", "[2.0, 1.0] twice", "each row of values once"]),
+        ("exit.theta: [1, 2, 2]", "share.tau: [1, 2, 3]", ["zip.share.tau", "under `sweep` too", "once"]),
+    ] {
+        let error = Scenario::parse(&zipped.replace(from, to), "s.yaml").unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{to}: {error}");
+    }
 }
 
 #[test]

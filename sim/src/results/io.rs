@@ -1,4 +1,5 @@
-//! The results folder: `results.json`, `cells.parquet`, `series.parquet`, further tables where a study has them, and all as CSV on request.
+//! The results folder: `results.json`, `cells.parquet`, `series.parquet`, further tables where a study has them, and all as
+//! CSV or JSON Lines on request.
 //!
 //! Equal results give equal bytes. The manifest is written last and removed first, and holds the SHA-256 of the Parquet tables, so
 //! a folder with a manifest has the tables that belong to it. What cannot be written in full is not written at all.
@@ -7,7 +8,7 @@ use super::{
     CELL_KEYS, MORE_TABLES, Results, ResultsError, ResultsManifest, ResultsVersion, SERIES_COLUMNS,
     sha256_hex,
 };
-use crate::table::{Table, parquet_from_bytes, parquet_to_bytes, to_csv, write_together};
+use crate::table::{Table, parquet_from_bytes, parquet_to_bytes, to_csv, to_jsonl, write_together};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,13 +19,20 @@ const SERIES: &str = "series";
 /// Key of the tables' digests in the manifest.
 const TABLES: &str = "tables";
 
-/// Which files hold the tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Formats {
-    /// Parquet alone. CSV files of an earlier run in the same folder are removed.
-    Parquet,
+/// Which files hold the tables beside Parquet. Files of an earlier run in the same folder that are not asked for are removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Formats {
+    /// CSV.
+    pub csv: bool,
+    /// JSON Lines, one object a row.
+    pub jsonl: bool,
+}
+
+impl Formats {
+    /// Parquet alone.
+    pub const PARQUET: Self = Self { csv: false, jsonl: false };
     /// Parquet, and the same tables as CSV.
-    ParquetAndCsv,
+    pub const WITH_CSV: Self = Self { csv: true, jsonl: false };
 }
 
 /// Writes `results` into the folder `dir`, which is made when it is not there.
@@ -43,17 +51,22 @@ pub fn write(dir: &Path, results: &Results, formats: Formats) -> Result<(), Resu
                 check_columns(name, table, columns)?;
                 tables.push((name, table));
             }
-            None => obsolete.extend([format!("{name}.parquet"), format!("{name}.csv")]),
+            None => obsolete.extend(["parquet", "csv", "jsonl"].map(|ending| format!("{name}.{ending}"))),
         }
     }
     for (name, table) in tables {
         let parquet = parquet_to_bytes(table)?;
         digests.insert(format!("{name}.parquet"), sha256_hex(&parquet).into());
         files.push((format!("{name}.parquet"), parquet));
-        match formats {
-            Formats::Parquet => obsolete.push(format!("{name}.csv")),
-            Formats::ParquetAndCsv => files.push((format!("{name}.csv"), to_csv(table).into_bytes())),
-        }
+        let mut beside = |ending: &str, text: Option<String>| {
+            let file = format!("{name}.{ending}");
+            match text {
+                Some(text) => files.push((file, text.into_bytes())),
+                None => obsolete.push(file),
+            }
+        };
+        beside("csv", formats.csv.then(|| to_csv(table)));
+        beside("jsonl", formats.jsonl.then(|| to_jsonl(table)));
     }
     let refused = |source| ResultsError::Manifest { path: manifest.clone(), source };
     let mut value = serde_json::to_value(&results.manifest).map_err(refused)?;
@@ -187,7 +200,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
+        write(dir.path(), &results(), Formats::WITH_CSV).unwrap();
         assert_eq!(read(dir.path()).unwrap(), results());
         assert_eq!(
             names(dir.path()),
@@ -198,8 +211,8 @@ mod tests {
     #[test]
     fn a_second_run_leaves_no_table_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
-        write(dir.path(), &results(), Formats::Parquet).unwrap();
+        write(dir.path(), &results(), Formats::WITH_CSV).unwrap();
+        write(dir.path(), &results(), Formats::PARQUET).unwrap();
         assert_eq!(names(dir.path()), ["cells.parquet", "results.json", "series.parquet"]);
     }
 
@@ -207,7 +220,7 @@ mod tests {
     fn equal_results_give_equal_bytes() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for dir in [&first, &second] {
-            write(dir.path(), &results(), Formats::ParquetAndCsv).unwrap();
+            write(dir.path(), &results(), Formats::WITH_CSV).unwrap();
         }
         for name in names(first.path()) {
             assert_eq!(
@@ -222,9 +235,9 @@ mod tests {
     fn a_missing_or_mistyped_column_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let without = Results { cells: table(&CELL_KEYS[1..]), ..results() };
-        let error = write(dir.path(), &without, Formats::Parquet).unwrap_err();
+        let error = write(dir.path(), &without, Formats::PARQUET).unwrap_err();
         assert_eq!(error.to_string(), "cells: no column `cell`");
-        write(dir.path(), &results(), Formats::Parquet).unwrap();
+        write(dir.path(), &results(), Formats::PARQUET).unwrap();
         let mut cells = Table::new();
         for (name, _, _) in CELL_KEYS {
             cells.push(name, Column::Bool(vec![None])).unwrap();
@@ -247,9 +260,9 @@ mod tests {
             let manifest = ResultsManifest { version: ResultsVersion { major, minor }, ..results().manifest };
             Results { manifest, ..results() }
         };
-        write(dir.path(), &versioned(2, 0), Formats::Parquet).unwrap();
+        write(dir.path(), &versioned(2, 0), Formats::PARQUET).unwrap();
         assert!(matches!(read(dir.path()), Err(ResultsError::Version { .. })));
-        write(dir.path(), &versioned(1, 9), Formats::Parquet).unwrap();
+        write(dir.path(), &versioned(1, 9), Formats::PARQUET).unwrap();
         assert_eq!(read(dir.path()).unwrap(), versioned(1, 9));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::checked::value;
 use super::raw::RawCompare;
-use super::{Scenario, ScenarioErrorKind, nearest};
+use super::{Scenario, ScenarioErrorKind, TreeChoice, nearest};
 use crate::policy::exit::entropy::Lens;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,8 +71,8 @@ fn check_label(baseline: &str, scenario: &Scenario) -> Result<(), ScenarioErrorK
         let hint = near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"));
         return Err(value("compare.baseline", &found, &format!("a label of {}{hint}", labels.join(", "))));
     }
-    let is_swept = |sweep: &[(String, Vec<f64>)]| sweep.iter().any(|(_, values)| values.len() > 1);
-    if stacks.clone().any(|stack| stack.label == baseline && is_swept(&stack.sweep)) {
+    let is_swept = |stack: &TreeChoice| stack.moving().any(|(_, values)| values.len() > 1);
+    if stacks.clone().any(|stack| stack.label == baseline && is_swept(stack)) {
         let accepted = "a stack at one point: one with a sweep is several cells";
         return Err(value("compare.baseline", &found, accepted));
     }

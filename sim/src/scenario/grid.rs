@@ -49,10 +49,11 @@ impl Grid {
             if step == steps - 1 {
                 return to;
             }
-            let share = f64::from(step) / f64::from(steps - 1);
+            let (step, last) = (f64::from(step), f64::from(steps - 1));
             match scale {
-                Scale::Linear => from + (to - from) * share,
-                Scale::Log => round_significant(from * (to / from).powf(share)),
+                // Multiplied first: between whole ends whole steps come out whole.
+                Scale::Linear => from + (to - from) * step / last,
+                Scale::Log => round_significant(from * (to / from).powf(step / last)),
             }
         };
         Ok(Self((0..steps).map(at).collect()))
@@ -161,6 +162,10 @@ mod tests {
     fn ranges_include_both_ends() {
         assert_eq!(Grid::range(0.0, 1.0, 5, Scale::Linear).unwrap().values(), [0.0, 0.25, 0.5, 0.75, 1.0]);
         assert_eq!(Grid::range(0.01, 100.0, 5, Scale::Log).unwrap().values(), [0.01, 0.1, 1.0, 10.0, 100.0]);
+        let whole = Grid::range(0.0, 1249.0, 1250, Scale::Linear).unwrap();
+        assert!(
+            (0..1250).zip(whole.values()).all(|(seed, value)| f64::from(seed).to_bits() == value.to_bits())
+        );
         assert!(Grid::range(0.0, 1.0, 3, Scale::Log).is_err());
         assert!(Grid::range(0.0, 1.0, 0, Scale::Linear).is_err());
     }

@@ -250,6 +250,9 @@ pub(super) struct RawTreeStack {
     #[serde(default)]
     #[schemars(schema_with = "schema::sweep")]
     pub(super) sweep: RawSweep,
+    #[serde(default)]
+    #[schemars(schema_with = "schema::sweep")]
+    pub(super) zip: RawSweep,
 }
 
 /// Parameters to sweep, by `family.parameter`, in the order of the file.

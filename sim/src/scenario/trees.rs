@@ -1,7 +1,7 @@
 //! Stacks over branch trees, with the thresholds to sweep.
 
 use super::checked::value;
-use super::raw::{RawTreeStack, RawTrees};
+use super::raw::{RawSweep, RawTreeStack, RawTrees};
 use super::{ScenarioErrorKind, nearest};
 use crate::policy::PolicyError;
 use crate::policy::compose::Part;
@@ -26,8 +26,10 @@ pub struct TreeChoice {
     pub label: String,
     /// The parts as given.
     pub parts: TreeParts,
-    /// Parameters to sweep, by `family.parameter`, with their values.
+    /// Parameters to sweep, by `family.parameter`, with their values: every combination.
     pub sweep: Vec<(String, Vec<f64>)>,
+    /// Parameters that move together: the first values of all, then the second ones, each with every combination of `sweep`. As many values for each.
+    pub zip: Vec<(String, Vec<f64>)>,
 }
 
 /// One stack at one point of its sweep.
@@ -50,7 +52,8 @@ impl TreeStudy {
     /// An upper bound on the number of cells with so many seeds.
     pub(super) fn cells_at_most(&self, seeds: usize) -> u64 {
         let points = |choice: &TreeChoice| {
-            choice.sweep.iter().fold(1u64, |n, (_, values)| n.saturating_mul(values.len() as u64))
+            let together = choice.zip.first().map_or(1, |(_, values)| values.len() as u64);
+            choice.sweep.iter().fold(together, |n, (_, values)| n.saturating_mul(values.len() as u64))
         };
         let sum = self.stacks.iter().fold(0u64, |sum, choice| sum.saturating_add(points(choice)));
         sum.saturating_mul(seeds.max(1) as u64)
@@ -80,9 +83,19 @@ impl TreeStudy {
 }
 
 impl TreeChoice {
-    /// Every combination of swept values, the last parameter fastest.
+    /// All parameters that move, those that move together first.
+    pub fn moving(&self) -> impl Iterator<Item = &(String, Vec<f64>)> {
+        self.zip.iter().chain(&self.sweep)
+    }
+
+    /// Every combination of swept values, the last parameter fastest and those that move together slowest.
     fn points(&self) -> Vec<Vec<(String, f64)>> {
-        let mut points = vec![Vec::new()];
+        let mut points: Vec<Vec<(String, f64)>> = match self.zip.first() {
+            None => vec![Vec::new()],
+            Some((_, first)) => (0..first.len())
+                .map(|at| self.zip.iter().map(|(key, values)| (key.clone(), values[at])).collect())
+                .collect(),
+        };
         for (key, values) in &self.sweep {
             points = points
                 .into_iter()
@@ -150,33 +163,37 @@ fn stack(raw: RawTreeStack, path: &str) -> Result<TreeChoice, ScenarioErrorKind>
         winner: part(raw.winner, full.winner),
         decode_exit: raw.decode_exit,
     };
-    let mut sweep = Vec::new();
-    for (key, grid) in raw.sweep.0 {
-        let at = format!("{path}.sweep.{key}");
-        let family = key.split_once('.').map_or(key.as_str(), |(family, _)| family);
-        if !key.contains('.') || !FAMILIES.contains(&family) {
-            let hint =
-                nearest(family, FAMILIES).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
-            let accepted = format!("`family.parameter` with a family of {}{hint}", FAMILIES.join(", "));
-            return Err(value(&at, &format!("`{key}`"), &accepted));
+    let sweep = moving(raw.sweep, &format!("{path}.sweep"))?;
+    let zip = moving(raw.zip, &format!("{path}.zip"))?;
+    for (key, values) in &sweep {
+        if let Some(x) = repeated(values.iter().map(|x| vec![*x]).collect()) {
+            let found = format!("{} twice", x[0]);
+            return Err(value(&format!("{path}.sweep.{key}"), &found, "each value once"));
         }
-        let mut sorted = grid.values().to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].total_cmp(&pair[1]).is_eq()) {
-            return Err(value(&at, &format!("{} twice", pair[0]), "each value once"));
-        }
-        if let Some(x) = sorted.iter().find(|x| !x.is_finite()) {
-            return Err(value(&at, &x.to_string(), "finite numbers"));
-        }
-        sweep.push((key, grid.values().to_vec()));
     }
-    let choice = TreeChoice { label, parts, sweep };
+    if let Some((key, _)) = zip.iter().find(|(key, _)| sweep.iter().any(|(other, _)| other == key)) {
+        let accepted = "each parameter once, under `sweep` or under `zip`";
+        return Err(value(&format!("{path}.zip.{key}"), "under `sweep` too", accepted));
+    }
+    if let Some((first, values)) = zip.first()
+        && let Some((key, other)) = zip.iter().find(|(_, other)| other.len() != values.len())
+    {
+        let found = format!("{} values", other.len());
+        let accepted = format!("as many as {first} has: {}", values.len());
+        return Err(value(&format!("{path}.zip.{key}"), &found, &accepted));
+    }
+    let rows = zip.first().map_or(0, |(_, values)| values.len());
+    let row = |at: usize| zip.iter().map(|(_, values)| values[at]).collect();
+    if let Some(found) = repeated((0..rows).map(row).collect()) {
+        return Err(value(&format!("{path}.zip"), &format!("{found:?} twice"), "each row of values once"));
+    }
+    let choice = TreeChoice { label, parts, sweep, zip };
     // A stack that works nowhere is a mistake; one that works somewhere gives skipped cells for the rest. Each parameter is tried with the first
     // values of the others: that finds unknown names and types without walking a large product.
-    let first: Vec<(String, f64)> =
-        choice.sweep.iter().map(|(key, values)| (key.clone(), values[0])).collect();
+    let moving: Vec<(String, Vec<f64>)> = choice.moving().cloned().collect();
+    let first: Vec<(String, f64)> = moving.iter().map(|(key, values)| (key.clone(), values[0])).collect();
     let mut refused = TreeStack::build(&choice.parts_at(&first)).err();
-    for (at, (_, values)) in choice.sweep.iter().enumerate() {
+    for (at, (_, values)) in moving.iter().enumerate() {
         for &other in &values[1..] {
             if refused.is_none() {
                 return Ok(choice);
@@ -192,4 +209,35 @@ fn stack(raw: RawTreeStack, path: &str) -> Result<TreeChoice, ScenarioErrorKind>
         }
         None => Ok(choice),
     }
+}
+
+/// A row that is there twice.
+fn repeated(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
+    let order = |a: &Vec<f64>, b: &Vec<f64>| {
+        let mut each = a.iter().zip(b).map(|(a, b)| a.total_cmp(b));
+        each.find(|order| order.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+    };
+    rows.sort_unstable_by(order);
+    let at = rows.windows(2).position(|pair| order(&pair[0], &pair[1]).is_eq())?;
+    Some(rows.swap_remove(at))
+}
+
+/// The parameters that move, each with its values.
+fn moving(raw: RawSweep, path: &str) -> Result<Vec<(String, Vec<f64>)>, ScenarioErrorKind> {
+    let mut moving = Vec::new();
+    for (key, grid) in raw.0 {
+        let at = format!("{path}.{key}");
+        let family = key.split_once('.').map_or(key.as_str(), |(family, _)| family);
+        if !key.contains('.') || !FAMILIES.contains(&family) {
+            let hint =
+                nearest(family, FAMILIES).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+            let accepted = format!("`family.parameter` with a family of {}{hint}", FAMILIES.join(", "));
+            return Err(value(&at, &format!("`{key}`"), &accepted));
+        }
+        if let Some(x) = grid.values().iter().find(|x| !x.is_finite()) {
+            return Err(value(&at, &x.to_string(), "finite numbers"));
+        }
+        moving.push((key, grid.values().to_vec()));
+    }
+    Ok(moving)
 }

@@ -7,12 +7,14 @@ mod csv;
 mod error;
 mod file;
 mod json;
+mod jsonl;
 mod parquet;
 
 pub use csv::{to_csv, write_csv};
 pub use error::TableError;
 pub use file::write_together;
 pub(crate) use file::{sync_folder, write_whole};
+pub use jsonl::to_jsonl;
 pub(crate) use parquet::{GroupWriter, TableFile};
 pub use parquet::{parquet_from_bytes, parquet_to_bytes, read_parquet, write_parquet};
 

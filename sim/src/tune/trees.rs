@@ -121,7 +121,7 @@ impl Tuned {
         };
         let build = |choice: &TreeChoice| -> Result<(TreeStack, Vec<Axis>), TuneError> {
             let first: Vec<(String, f64)> =
-                choice.sweep.iter().map(|(key, values)| (key.clone(), values[0])).collect();
+                choice.moving().map(|(key, values)| (key.clone(), values[0])).collect();
             let stack = TreeStack::build(&choice.parts_at(&first))?;
             let moving = spec.thresholds.iter().copied().filter(|axis| axis.applies_to(&stack)).collect();
             Ok((stack, moving))
@@ -161,7 +161,7 @@ impl Tuned {
             ));
         }
         let mut given = Vec::new();
-        for (key, values) in &choice.sweep {
+        for (key, values) in choice.moving() {
             let axis = Axis::ALL.into_iter().find(|axis| parameter(*axis).0 == key.as_str());
             match axis.filter(|axis| moving.contains(axis)) {
                 Some(axis) => {
