@@ -176,6 +176,9 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
             vec!["/nonexistent/lib.so", "to mend it"],
         ),
         (&["exec", "none.yaml", "--out", "x"], 3, vec!["none.yaml"]),
+        // Before a model is loaded.
+        (&["exec", "exits.yaml", "--out", "trace"], 2, vec!["trace", "this folder holds a trace"]),
+        (&["fidelity", "exits.yaml", "--out", "bad.yaml"], 2, vec!["bad.yaml", "this is a file"]),
         (&["exec", "exits.yaml", "--out", "x"], 3, vec!["`exits`", "no `eviction` section"]),
         (&["exec", "exits.yaml", "--problems", "none.jsonl", "--out", "x"], 3, vec!["none.jsonl"]),
         (&["exec", "exits.yaml", "--level", "vast", "--out", "x"], 2, vec!["'vast'", "easy", "extreme"]),

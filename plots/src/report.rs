@@ -112,7 +112,8 @@ fn how_to_read(results: &Results) -> String {
         "<section id=\"how-to-read\" class=\"box\" aria-labelledby=\"how-h\">\n<h2 id=\"how-h\">How to read</h2>\n<dl>{}</dl>\n\
          <p>What a replay cannot say: the text was written by the model with its full cache. A policy that loses something \
          the model needs would have changed the text from that point on, and replay does not see it. So no replayed number \
-         is the accuracy of answers, and none is a measured speed-up.</p>\n</section>\n",
+         is the accuracy of answers, and none is a measured speed-up. Branch trees are the exception for answers: each outcome that a stack can choose was \
+         recorded, so their accuracies are exact for the recorded problems.</p>\n</section>\n",
         items.join("")
     )
 }

@@ -59,6 +59,9 @@ const SHOWN: &[&str] = &[
 const SHOWN_OF_TREES: &[&str] = &[
     "policy",
     "seed",
+    "tau",
+    "tau_conf",
+    "theta",
     "arm",
     "status",
     "problems",

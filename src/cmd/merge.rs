@@ -71,7 +71,12 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             return Ok(Done::Partly);
         }
     }
-    let results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
+    let mut results = study::with_predictions(assemble(&plan, &parts)?, args.predict.as_deref())?;
+    if !standing.missing.is_empty() {
+        // Reports show the command: whoever reads the tables alone learns that they are not whole.
+        let (missing, all) = (standing.missing.len(), plan.units.len());
+        results.manifest.command += &format!(" (partial: {missing} of {all} units are missing)");
+    }
     study::write(&results, &args.out, args.export)?;
     let done = study::outcome(&results);
     let done = if standing.missing.is_empty() { done } else { Done::Partly };

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 ///
 /// A column is a metric, whose direction is known, or any other column of numbers in `cells` with its direction: min:budget_tokens. Cells that differ in
 /// the seed only are one setting, with the means over seeds: a front of single seeds would be one of lucky ones. A front is a choice among what was
-/// measured, without any allowance for chance; `kvlab tune` gives one with a guarantee.
+/// measured, without any allowance for chance, and a folder that is named twice counts once; `kvlab tune` gives one with a guarantee.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  kvlab pareto study --x peak_kv_bytes --y attn_mass_recall\n  \
 kvlab pareto pool --x min:pool_capacity_blocks --y pool_hit_rate --all\n  \
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     if args.json {
         let axis = |axis: &ParetoAxis| {
             serde_json::json!({
-                "column": axis.column, "better": better(axis), "evidence": evidence(axis),
+                "column": axis.column, "better": better(axis), "evidence": evidence(axis, &table),
             })
         };
         let row = |row: usize| -> serde_json::Map<String, serde_json::Value> {
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     output::table(&shown, &columns, args.format)?;
     let words: Vec<String> = axes
         .iter()
-        .map(|axis| format!("{} ({}, {} is better)", axis.column, evidence(axis), better(axis)))
+        .map(|axis| format!("{} ({}, {} is better)", axis.column, evidence(axis, &table), better(axis)))
         .collect();
     news(&format!(
         "{on_front} of {} settings are beaten by none in {}; bounds do not count",
@@ -131,6 +131,14 @@ fn better(axis: &ParetoAxis) -> &'static str {
     if axis.direction == Direction::Maximise { "higher" } else { "lower" }
 }
 
-fn evidence(axis: &ParetoAxis) -> &'static str {
-    metric(&axis.column).map_or("setting", |metric| metric.evidence.word())
+/// What kind of number a column holds in these rows: those of runs are executed, whatever a replay would call them.
+fn evidence(axis: &ParetoAxis, rows: &Table) -> &'static str {
+    let Some(metric) = metric(&axis.column) else { return "setting" };
+    let real = Value::Text("real".to_owned());
+    let executed = (0..rows.rows()).filter(|&row| rows.value("arm", row) == real).count();
+    match executed {
+        0 => metric.evidence.word(),
+        _ if executed == rows.rows() => "executed",
+        _ => "executed where arm is real, else of the replay",
+    }
 }

@@ -6,11 +6,9 @@ use kvlab_sim::results::{Parts, Standing, StudyPlan, UnitKind};
 use kvlab_sim::run::Shard;
 use std::path::{Path, PathBuf};
 
-/// Say which cells of a sweep are done, which failed and which are missing. The exit code is 4 when not all are done.
+/// Say which cells of a sweep are done, which failed and which are missing. The exit code is 4 when a cell is missing, failed or skipped.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: kvlab status study || kvlab sweep scenario.yaml --trace my-trace --out study"
-)]
+#[command(after_help = "Example: kvlab status study --json")]
 pub(crate) struct Args {
     /// Folder that `kvlab sweep --out` writes to
     folder: PathBuf,

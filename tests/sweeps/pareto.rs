@@ -149,6 +149,11 @@ fn three_columns_several_folders_and_a_bound_by_name() {
         assert!(regret >= 0.0, "nothing finds more than what looks ahead: {row}");
         assert!(row["policy"] != "belady" || regret < 1e-15, "{row}");
     }
+    // A folder that is named twice is one folder.
+    let twice: Vec<&str> = args.iter().map(|arg| if *arg == "two" { "study" } else { *arg }).collect();
+    let again: serde_json::Value = serde_json::from_slice(&run(folder.path(), &twice, 0).stdout).unwrap();
+    assert_eq!(again["settings"], 9);
+    assert!(again["rows"].as_array().unwrap().iter().all(|row| row["seeds"] == 3));
     let args = [
         "pareto",
         "study",

@@ -67,6 +67,7 @@ fn the_pasted_scenario_gives_what_was_measured() {
     assert_eq!((report.tuned.as_str(), report.evidence, report.synthetic), ("rksc", "decision", true));
     let scenario = Scenario::parse(&best.yaml, "tuned.yaml").unwrap();
     assert_eq!(scenario.id, "thresholds-tuned");
+    assert!(scenario.why.contains("(synthetic)"), "{}", scenario.why);
     assert!(
         scenario.why.contains("harm_rate at most 0.15 (decision) with 95 % confidence"),
         "{}",
@@ -198,6 +199,16 @@ fn mistakes_are_named() {
             ["tune.calibration is 0.8 with a search share of 0.25", "leave some problems"],
         ),
         (error(&format!("{STUDY}tune: {{stack: rkcs}}\n"), &none), ["`rkcs`", "full-pipeline, rksc"]),
+        (
+            error(
+                &STUDY.replace(
+                    "unit: share-of-ln-vocab}}",
+                    "unit: share-of-ln-vocab}}\n      zip: {share.tau: [0.8, 0.9]}",
+                ),
+                &none,
+            ),
+            ["zip.share.tau with 2 values", "thresholds under `sweep`"],
+        ),
         (
             error(&format!("{STUDY}tune: {{stack: full-pipeline}}\n"), &none),
             ["full-pipeline", "no threshold that moves"],

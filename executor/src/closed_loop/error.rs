@@ -13,7 +13,7 @@ pub enum ClosedLoopError {
     NoItems,
     /// The scenario has no stacks.
     #[error(
-        "failed to execute the scenario `{scenario}`: it has no `eviction` section and no `trees` section, which are what is executed"
+        "failed to execute the scenario `{scenario}`: it has no `eviction` section (`eviction` and `trees` are what is executed)"
     )]
     NoEviction {
         /// Id of the scenario.

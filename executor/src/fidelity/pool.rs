@@ -166,6 +166,7 @@ pub fn pool_fidelity(
         pool_measures(&mut row, &stream, capacity_blocks, &counts);
         identity_rate(&mut run, "pool_hit_rate", identity.reused_tokens, identity.asked_tokens);
         identity_rate(&mut run, "reproduced_rate", identity.equal, identity.events);
+        run.count("pool_capacity_blocks", capacity_blocks);
         run.real("reused_logit_error", identity.logit_error);
         if let Some(first) = &identity.first {
             run.text("lint", format!("not reproduced: {first}"));

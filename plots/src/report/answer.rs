@@ -224,7 +224,13 @@ fn reach(results: &Results) -> String {
     let models: Vec<String> = models.into_iter().map(|model| short(model, 60)).collect();
     let word = if sequences == 1 { "sequence" } else { "sequences" };
     let problems = Reader::new(&results.cells, "problems");
-    let problems = (0..results.cells.rows()).filter_map(|row| problems.int(row)).max();
+    let source = Reader::new(&results.cells, "source");
+    let mut by_source: std::collections::BTreeMap<Option<&str>, i64> = std::collections::BTreeMap::new();
+    for (row, problems) in (0..results.cells.rows()).filter_map(|row| Some((row, problems.int(row)?))) {
+        let most = by_source.entry(source.text(row)).or_default();
+        *most = problems.max(*most);
+    }
+    let problems = (!by_source.is_empty()).then(|| by_source.values().sum::<i64>());
     let behind = match (sequences, problems) {
         (0, Some(problems)) => format!("{} problems with recorded branches", count(problems)),
         (0, None) => "a generated or imported stream of requests".to_owned(),
@@ -241,6 +247,8 @@ fn reach(results: &Results) -> String {
         if models.is_empty() { "an unnamed model".to_owned() } else { models.join(", ") },
         if Reader::new(&results.cells, "accuracy").has_any() {
             "Decisions and proxies say what policies keep and skip; only the executed rows say whether answers stay right."
+        } else if Reader::new(&results.cells, "tree_accuracy").has_any() {
+            "Every outcome that a stack can choose was recorded, so answers over branch trees are exact for these problems, and for no others."
         } else {
             "It says what policies keep and skip; it does not say whether answers stay right."
         }

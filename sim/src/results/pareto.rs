@@ -5,7 +5,7 @@ use crate::metrics::{Better, metric};
 use crate::scenario::{Direction, nearest};
 use crate::table::{Column, Table, TableError, Value};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Labels of the policies that are bounds, where nothing else is said: regret is from the first one that a study has.
 const BOUNDS: &[&str] = &["oracle", "belady", "oracle-block", "oracle-top-k"];
@@ -34,6 +34,7 @@ const SAME: &[&str] = &["source", "study", "arm", "budget_tokens", CAPACITY];
 const SHOWN: &[&str] = &[
     "study",
     "source",
+    "arm",
     "policy",
     "lens",
     "budget_tokens",
@@ -314,6 +315,7 @@ fn settings(tables: &[(&str, &Table)], axes: &[ParetoAxis]) -> Vec<Setting> {
         .filter(|name| !NO_SETTING.contains(name))
         .collect();
     let (mut settings, mut places): (Vec<Setting>, BTreeMap<String, usize>) = Default::default();
+    let mut seen: BTreeSet<String> = BTreeSet::new();
     for (results, table) in tables {
         for row in 0..table.rows() {
             let value = |axis: &ParetoAxis| match table.value(&axis.column, row) {
@@ -325,6 +327,12 @@ fn settings(tables: &[(&str, &Table)], axes: &[ParetoAxis]) -> Vec<Setting> {
             let Some(values) = axes.iter().map(value).collect::<Option<Vec<f64>>>().filter(|_| is_ok) else {
                 continue;
             };
+            // A folder that is named twice is one folder.
+            if let Value::Text(cell) = table.value("cell", row)
+                && !seen.insert(format!("{results}\n{cell}"))
+            {
+                continue;
+            }
             let mut keys: BTreeMap<&'static str, Value> =
                 names.iter().map(|&name| (name, table.value(name, row))).collect();
             keys.insert(CAPACITY, capacity(&table.value("params", row)));

@@ -110,7 +110,7 @@ pub(super) fn report(
     let choice = choose(study, split, &goal);
     let describe = Describe { study, goal: &goal, constraints: &constraints, split };
     let recommended = choice.chosen.map(|at| choice.path[at].candidate);
-    let chosen = choice.chosen.map(|at| describe.chosen(&choice, at, &scenario.id));
+    let chosen = choice.chosen.map(|at| describe.chosen(&choice, at, &scenario.id, source));
     let transfer = match (recommended, transfer) {
         (Some(candidate), Some(other)) => Some(describe.transfer(candidate, other)?),
         _ => None,
@@ -189,7 +189,7 @@ impl Describe<'_> {
         }
     }
 
-    fn chosen(&self, choice: &Choice, at: usize, scenario: &str) -> Chosen {
+    fn chosen(&self, choice: &Choice, at: usize, scenario: &str, source: &dyn TraceSource) -> Chosen {
         let tested = &choice.path[at];
         let sure = 100.0 * (1.0 - self.goal.delta);
         let guarantee: Vec<String> = self
@@ -208,7 +208,8 @@ impl Describe<'_> {
                 ))
             })
             .collect();
-        let why = format!("Chosen by kvlab tune: {}", guarantee.join("; "));
+        let of = if source.is_synthetic() { " (synthetic)" } else { "" };
+        let why = format!("Chosen by kvlab tune on {}{of}: {}", source.name(), guarantee.join("; "));
         Chosen {
             setting: self.study.setting(tested.candidate),
             test: self.on(tested.candidate, &self.split.test),

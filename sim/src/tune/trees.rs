@@ -160,6 +160,14 @@ impl Tuned {
                 "share asks, verify cgee or exit entropy",
             ));
         }
+        if let Some((key, values)) = choice.zip.iter().find(|(_, values)| values.len() > 1) {
+            let found = format!("zip.{key} with {} values", values.len());
+            return Err(stack_error(
+                &path,
+                found,
+                "thresholds under `sweep`: the search moves each by itself",
+            ));
+        }
         let mut given = Vec::new();
         for (key, values) in choice.moving() {
             let axis = Axis::ALL.into_iter().find(|axis| parameter(*axis).0 == key.as_str());

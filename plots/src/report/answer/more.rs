@@ -33,7 +33,7 @@ pub(super) fn trees(results: &Results) -> Option<String> {
     };
     Some(format!(
         "Verifying branches: {harmless} <strong>{}</strong>{at}: <strong>{}</strong> of the full work{}, with {} of problems right{} and {} harmed{} \
-         (decision). It was picked on these problems; others may be harmed.",
+         ({}). It was picked on these problems; others may be harmed.",
         short(&run.label, 60),
         percent(*work),
         fraction(results, "verify_work_rate", run.row),
@@ -41,6 +41,7 @@ pub(super) fn trees(results: &Results) -> Option<String> {
         fraction(results, "tree_accuracy", run.row),
         percent(*harm),
         fraction(results, "harm_rate", run.row),
+        if column("arm").text(run.row) == Some("real") { "executed" } else { "decision" },
     ))
 }
 
