@@ -25,6 +25,18 @@ globalThis.kvlabChecks = (() => {
     return "rgb(255, 255, 255)";
   };
 
+  // The fill of the last shape of a picture that is drawn before a text and lies under its middle.
+  const under = (text) => {
+    const box = text.getBBox();
+    const middle = new DOMPoint(box.x + box.width / 2, box.y + box.height / 2).matrixTransform(text.getScreenCTM());
+    const shapes = [...text.ownerSVGElement.querySelectorAll("path, rect, polygon")].filter((shape) => {
+      const is_before = shape.compareDocumentPosition(text) & Node.DOCUMENT_POSITION_FOLLOWING;
+      return is_before && getComputedStyle(shape).fill !== "none"
+        && shape.isPointInFill(middle.matrixTransform(shape.getScreenCTM().inverse()));
+    });
+    return shapes.length ? getComputedStyle(shapes.at(-1)).fill : null;
+  };
+
   // Text too faint for its size.
   function faint() {
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -37,7 +49,10 @@ globalThis.kvlabChecks = (() => {
       const ink = element.closest("svg") ? style.fill : style.color;
       const size = parseFloat(style.fontSize);
       const needed = !element.closest("svg") && (size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700)) ? 3 : 4.5;
-      const ratio = contrast(ink, paper(element));
+      let ratio = contrast(ink, paper(element));
+      // Words on a dark tile are as light as the paper is.
+      const tile = ratio < needed && element.closest("text") ? under(element.closest("text")) : null;
+      if (tile) ratio = contrast(ink, tile);
       if (ratio < needed) found.add(`${node.data.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
     }
     return [...found];
