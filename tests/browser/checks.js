@@ -51,7 +51,7 @@ globalThis.kvlabChecks = (() => {
       const needed = !element.closest("svg") && (size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700)) ? 3 : 4.5;
       let ratio = contrast(ink, paper(element));
       // Words on a dark tile are as light as the paper is.
-      const tile = ratio < needed && element.closest("text") ? under(element.closest("text")) : null;
+      const tile = element.closest("text") ? under(element.closest("text")) : null;
       if (tile) ratio = contrast(ink, tile);
       if (ratio < needed) found.add(`${node.data.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
     }
