@@ -4,18 +4,18 @@
 
 use super::choose::Goal;
 use super::measured::{Kind, Measured, Sums, Term};
+use super::piece::{Piece, items};
 use super::report::{Dropped, Searched, Setting as Named, Unrun};
 use super::study::{Elsewhere, Study, metrics_of};
+use super::whole_loss::WholeLoss;
 use super::{Split, TuneError, yaml};
 use crate::metrics::{METRICS, Scope, metric};
-use crate::run::{RunError, RunOptions, read_sequences, source_info, study};
+use crate::run::{RunOptions, read_sequences, source_info, study};
 use crate::scenario::{
     Bound, Constraint, Direction, EvictionStudy, Objective, PolicyChoice, Scenario, TuneSpec,
 };
 use crate::table::{Table, Value};
-use crate::trace::{LayerTensors, LensRow, RopeInfo, SequenceMeta, TraceError, TraceSource};
-use crate::types::{LayerIdx, ModelShape, SeqIdx, TokenId};
-use ndarray::{Array2, Array3};
+use crate::trace::{SequenceMeta, TraceSource};
 use std::collections::BTreeMap;
 
 /// The candidate that keeps everything.
@@ -197,120 +197,6 @@ fn mean(cells: &Table, rows: &[usize], metric: &str) -> Term {
         return Term::default();
     }
     Term::new(values.iter().sum::<f64>() / values.len() as f64, 1.0)
-}
-
-/// Some sequences of a trace, under their own numbers.
-struct Piece<'a> {
-    source: &'a dyn TraceSource,
-    sequences: Vec<SequenceMeta>,
-}
-
-impl TraceSource for Piece<'_> {
-    fn name(&self) -> &str {
-        self.source.name()
-    }
-    fn digest(&self) -> String {
-        self.source.digest()
-    }
-    fn is_synthetic(&self) -> bool {
-        self.source.is_synthetic()
-    }
-    fn shape(&self) -> &ModelShape {
-        self.source.shape()
-    }
-    fn sequences(&self) -> &[SequenceMeta] {
-        &self.sequences
-    }
-    fn layer(&self, seq: SeqIdx, layer: LayerIdx) -> Result<LayerTensors, TraceError> {
-        self.source.layer(seq, layer)
-    }
-    fn lens(&self, seq: SeqIdx) -> Result<Vec<LensRow>, TraceError> {
-        self.source.lens(seq)
-    }
-    fn prompt_tokens(&self, seq: SeqIdx) -> Result<Vec<TokenId>, TraceError> {
-        self.source.prompt_tokens(seq)
-    }
-    fn rope(&self) -> Option<&RopeInfo> {
-        self.source.rope()
-    }
-    fn w_o(&self, layer: LayerIdx) -> Result<Array3<f32>, TraceError> {
-        self.source.w_o(layer)
-    }
-    fn final_norm(&self) -> Result<Vec<f32>, TraceError> {
-        self.source.final_norm()
-    }
-    fn final_norm_eps(&self) -> Option<f64> {
-        self.source.final_norm_eps()
-    }
-    fn last_hidden(&self, seq: SeqIdx) -> Result<Array2<f32>, TraceError> {
-        self.source.last_hidden(seq)
-    }
-    fn unembedding(&self) -> Result<Array2<f32>, TraceError> {
-        self.source.unembedding()
-    }
-}
-
-/// The sequences of each problem, and the problems' ids in order of appearance.
-fn items(
-    source: &dyn TraceSource,
-    read: &[SequenceMeta],
-) -> Result<(Vec<String>, Vec<Vec<SequenceMeta>>), TuneError> {
-    let (mut ids, mut of): (Vec<String>, Vec<Vec<SequenceMeta>>) = (Vec::new(), Vec::new());
-    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    for meta in read {
-        let place = *places.entry(meta.item.as_str()).or_insert_with(|| {
-            ids.push(meta.item.clone());
-            of.push(Vec::new());
-            ids.len() - 1
-        });
-        of[place].push(meta.clone());
-    }
-    if ids.is_empty() {
-        return Err(RunError::NoSequences { source_name: source.name().to_owned() }.into());
-    }
-    Ok((ids, of))
-}
-
-/// What a problem counts as on which a setting cannot run. Such a problem must not take the setting out of the race: that would be a choice by
-/// the problems that the setting is tested on, and the guarantee would be one about the problems on which it happens to run.
-#[derive(Clone, Copy)]
-struct WholeLoss<'a> {
-    objective: &'a Objective,
-    constraints: &'a [Constraint],
-    kinds: &'a [Kind],
-}
-
-impl WholeLoss<'_> {
-    /// `[metric]`: the worst value of each constraint's metric, none better than the full cache's in the objective, and nothing in the rest.
-    fn terms(self, anchor: Option<&[Term]>) -> Vec<Term> {
-        let worst = |is_high_bad: bool| Term::new(if is_high_bad { 1.0 } else { 0.0 }, 1.0);
-        let of = |(at, kind): (usize, &Kind)| match (at.checked_sub(1), kind) {
-            (None, Kind::Unbounded) => anchor.map_or_else(Term::default, |terms| terms[at]),
-            (None, _) => worst(self.objective.direction == Direction::Minimise),
-            (Some(at), _) => match self.constraints.get(at).map(|constraint| constraint.bound) {
-                Some(bound) => worst(matches!(bound, Bound::AtMost(_))),
-                None => Term::default(),
-            },
-        };
-        self.kinds.iter().enumerate().map(of).collect()
-    }
-
-    /// `found`, `[candidate][metric]`, with a whole loss for each candidate that cannot run, of which `tell` hears place and reason.
-    fn applied(
-        self,
-        found: Vec<Result<Vec<Term>, String>>,
-        mut tell: impl FnMut(usize, String),
-    ) -> Vec<Vec<Term>> {
-        let anchor = found.get(ANCHOR).and_then(|terms| terms.as_ref().ok()).cloned();
-        let of = |(at, terms): (usize, Result<Vec<Term>, String>)| match terms {
-            Ok(terms) => terms,
-            Err(reason) => {
-                tell(at, reason);
-                self.terms(anchor.as_deref())
-            }
-        };
-        found.into_iter().enumerate().map(of).collect()
-    }
 }
 
 /// The settings that are left, measured on all problems.

@@ -12,12 +12,14 @@ mod error;
 mod eviction;
 mod family;
 mod measured;
+mod piece;
 mod report;
 mod split;
 mod study;
 pub mod tail;
 mod trees;
 mod values;
+mod whole_loss;
 mod yaml;
 
 pub use choose::{Choice, Goal, Tested, choose, sums};
