@@ -72,7 +72,7 @@ const SHOWN_OF_TREES: &[&str] = &[
     "reproduced_rate_num",
     "reproduced_rate_den",
     "ulp_flipped_decision_rate",
-    "similarity_error",
+    "fact_error",
     "lint",
     "error",
 ];
@@ -217,14 +217,14 @@ fn told_of_trees(found: &TreeFidelity) -> Done {
         equal += identity.equal;
         flipped += identity.flipped;
         undetermined += identity.undetermined;
-        apart = apart.max(identity.similarity_error);
+        apart = apart.max(identity.fact_error);
         if let Some(first) = &identity.first {
             news(&format!("not reproduced: {}: {first}", cell.stack));
         }
         is_exact &= identity.is_exact();
     }
     news(&format!(
-        "identity: {equal} of {decisions} decisions of live runs reproduced over {} cells; {flipped} of {decisions} would change if every recorded number moved by one unit in the last place; cosines of run and recording differ by at most {apart:.1e}",
+        "identity: {equal} of {decisions} decisions of live runs reproduced over {} cells; {flipped} of {decisions} would change if every recorded number moved by one unit in the last place; facts of run and recording differ by at most {apart:.1e}",
         found.cells.len() - missing
     ));
     if undetermined > 0 {

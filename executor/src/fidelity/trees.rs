@@ -34,8 +34,8 @@ pub struct TreeIdentity {
     pub flipped: u64,
     /// Problems whose answer a replay cannot tell: cut texts were not recorded. Of them only sharing, texts and stops are compared.
     pub undetermined: u64,
-    /// Largest difference of a cosine between the live and the recorded states.
-    pub similarity_error: f64,
+    /// Largest difference between the run and the recording of a cosine between states, or of the verifier's probability of yes where it stopped.
+    pub fact_error: f64,
     /// The first decision that is not reproduced.
     pub first: Option<TreeDifference>,
 }
@@ -211,8 +211,8 @@ impl<'p> Both<'p> {
         identity.decisions += of_run.len().max(of_replay.len()) as u64;
         identity.flipped +=
             of_replay.iter().zip(&of_nudged).filter(|(one, other)| one != other).count() as u64;
-        identity.similarity_error =
-            identity.similarity_error.max(similarity_error(&live.problem, &facts.problem));
+        let apart = similarity_error(&live.problem, &facts.problem);
+        identity.fact_error = identity.fact_error.max(apart).max(score_error(&live.decision, &decided));
         for (run, replayed) in of_run.iter().zip(&of_replay) {
             if run == replayed {
                 identity.equal += 1;
@@ -294,6 +294,14 @@ fn similarity_error(live: &Problem, recorded: &Problem) -> f64 {
         .fold(0.0, f64::max)
 }
 
+/// Scores of verifications that ran as many layers.
+fn score_error(live: &ProblemDecision, replayed: &ProblemDecision) -> f64 {
+    let pairs = live.branches.iter().zip(&replayed.branches);
+    let same = pairs.filter(|(live, replayed)| live.layers_run == replayed.layers_run);
+    let scores = same.filter_map(|(live, replayed)| Some((live.score?, replayed.score?)));
+    scores.map(|(live, replayed)| (live - replayed).abs()).fold(0.0, f64::max)
+}
+
 /// The numbers that a decision about a branch hangs on, in the run and in the recording.
 fn behind(
     stack: &TreeStack,
@@ -337,7 +345,7 @@ fn tables(
             let identity = &cell.identity;
             identity_rate(&mut real, "reproduced_rate", identity.equal, identity.decisions);
             identity_rate(&mut real, "ulp_flipped_decision_rate", identity.flipped, identity.decisions);
-            real.real("similarity_error", identity.similarity_error);
+            real.real("fact_error", identity.fact_error);
             if let Some(first) = &identity.first {
                 real.text("lint", format!("not reproduced: {first}"));
             }
@@ -504,12 +512,15 @@ mod tests {
     }
 
     #[test]
-    fn cosines_that_differ_are_measured_and_decide_nothing_by_themselves() {
+    fn facts_that_differ_are_measured_and_decide_nothing_by_themselves() {
         let mut live = run(3, 10);
         live.problem.branches[2].similarity[1].cos_mean = 0.25;
         let found = compared(live);
         assert!(found.is_exact());
-        assert!((found.similarity_error - 0.25).abs() < 1e-12);
+        assert!((found.fact_error - 0.25).abs() < 1e-12);
+        let mut live = run(3, 10);
+        live.decision.branches[0].score = live.decision.branches[0].score.map(|score| score - 0.125);
+        assert!((compared(live).fact_error - 0.125).abs() < 1e-12);
     }
 
     #[test]

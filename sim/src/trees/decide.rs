@@ -148,7 +148,7 @@ pub fn replay_problem(
     };
     let if_skipped = choose(stack.winner.as_ref(), &runs, &confidences, &vec![None; runs.len()]);
     let if_verified = scores.map(|scores| choose(stack.winner.as_ref(), &runs, &confidences, &scores));
-    let mut verified = if skipped { None } else { Some(verified?) };
+    let verified = if skipped { None } else { Some(verified?) };
     let chosen = match (skipped, &if_verified) {
         (false, Some(choice)) => choice.clone(),
         _ => if_skipped.clone(),
@@ -166,25 +166,8 @@ pub fn replay_problem(
         Choice { winner: None, answer: None, correct: chosen.correct.map(|_| false) }
     };
     let work = work(stack, facts, model, &runs, verified.as_deref());
-    let branches = runs
-        .iter()
-        .zip(confidences)
-        .enumerate()
-        .map(|(at, (run, confidence))| {
-            let verified = verified.as_mut().map(|all| all[at]);
-            BranchDecision {
-                branch: run.branch,
-                sharing: run.sharing,
-                confidence,
-                layers_run: verified.map(|(layers, _, _)| layers),
-                score: verified.map(|(_, score, _)| score),
-                is_flipped: verified.map(|(_, _, is_flipped)| is_flipped),
-                generated: run.generated(),
-            }
-        })
-        .collect();
     Ok(ProblemDecision {
-        branches,
+        branches: branch_decisions(&runs, confidences, verified.as_deref()),
         skipped,
         choice,
         if_skipped,
@@ -193,6 +176,27 @@ pub fn replay_problem(
         is_determined,
         work,
     })
+}
+
+/// What was decided about each of `runs`, with its confidence and, unless it was skipped, its verification.
+pub(super) fn branch_decisions(
+    runs: &[Run<'_>],
+    confidences: Vec<f64>,
+    verified: Option<&[Verification]>,
+) -> Vec<BranchDecision> {
+    let one = |(at, (run, confidence)): (usize, (&Run<'_>, f64))| {
+        let verified = verified.map(|all| all[at]);
+        BranchDecision {
+            branch: run.branch,
+            sharing: run.sharing,
+            confidence,
+            layers_run: verified.map(|(layers, _, _)| layers),
+            score: verified.map(|(_, score, _)| score),
+            is_flipped: verified.and_then(|(_, _, is_flipped)| is_flipped),
+            generated: run.generated(),
+        }
+    };
+    runs.iter().zip(confidences).enumerate().map(one).collect()
 }
 
 /// What the full pipeline chooses: nothing shared, every branch verified to the last layer with the final norm.
@@ -239,8 +243,8 @@ pub(super) fn choose(
     Choice { winner: Some(run.branch), answer, correct }
 }
 
-/// (layers run, score, whether the side flipped) of each branch.
-type Verified = Vec<(u16, f64, bool)>;
+/// Layers run, score, and whether the side flipped, where that is known.
+pub(super) type Verification = (u16, f64, Option<bool>);
 
 fn verify(
     stack: &TreeStack,
@@ -248,7 +252,7 @@ fn verify(
     model: TreeModel,
     runs: &[Run<'_>],
     history: &[u16],
-) -> Result<Verified, TreeError> {
+) -> Result<Vec<Verification>, TreeError> {
     let lens = stack.exit.lens();
     let one = |run: &Run<'_>| {
         let layers = facts.verdict(run.branch, run.sharing.prefix)?;
@@ -263,7 +267,7 @@ fn verify(
                 prefix: run.sharing.prefix,
             });
         };
-        Ok((layers_run, score, (score >= 0.5) != (full >= 0.5)))
+        Ok((layers_run, score, Some((score >= 0.5) != (full >= 0.5))))
     };
     runs.iter().map(one).collect()
 }
@@ -321,7 +325,7 @@ fn work(
     facts: &TreeFacts,
     model: TreeModel,
     runs: &[Run<'_>],
-    verified: Option<&[(u16, f64, bool)]>,
+    verified: Option<&[Verification]>,
 ) -> Work {
     let layers = u64::from(model.layers);
     let mut work = prompt_work(stack, facts, model, runs.iter().map(|run| (run.branch, run.sharing)));

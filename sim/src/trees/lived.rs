@@ -2,8 +2,8 @@
 //!
 //! Responsible for what follows from what was run: the winner, the answer and the work. Not responsible for running.
 
-use super::decide::{Run, choose, confidences};
-use super::{BranchDecision, ProblemDecision, TreeFacts, TreeModel, TreeStack, prompt_work};
+use super::decide::{Run, Verification, branch_decisions, choose, confidences};
+use super::{ProblemDecision, TreeFacts, TreeModel, TreeStack, prompt_work};
 use crate::policy::PolicyError;
 use crate::policy::exit::Lens;
 use crate::policy::share::Sharing;
@@ -64,9 +64,9 @@ impl LivedProblem {
             .collect();
         let scores: Vec<Option<f64>> =
             self.branches.iter().map(|branch| branch.verified.map(|(_, score)| score)).collect();
-        let skipped = self.skipped;
         let if_skipped = choose(stack.winner.as_ref(), &runs, &confidences, &vec![None; runs.len()]);
-        let if_verified = (!skipped).then(|| choose(stack.winner.as_ref(), &runs, &confidences, &scores));
+        let if_verified =
+            (!self.skipped).then(|| choose(stack.winner.as_ref(), &runs, &confidences, &scores));
         let choice = if_verified.clone().unwrap_or_else(|| if_skipped.clone());
         let mut work =
             prompt_work(stack, facts, model, self.branches.iter().map(|lived| (lived.branch, lived.sharing)));
@@ -77,24 +77,16 @@ impl LivedProblem {
             work.generated.0 += u64::from(lived.outcome.generated);
             work.generated.1 += u64::from(lived.whole_tokens);
         }
+        // At full depth through the final norm the verdict is the last layer's own.
         let sees_all = |layers: u16| layers == model.layers && stack.exit.lens() == Lens::FinalNorm;
-        let branches = self
-            .branches
-            .iter()
-            .zip(confidences)
-            .map(|(lived, confidence)| BranchDecision {
-                branch: lived.branch,
-                sharing: lived.sharing,
-                confidence,
-                layers_run: lived.verified.map(|(layers, _)| layers),
-                score: lived.verified.map(|(_, score)| score),
-                is_flipped: lived.verified.and_then(|(layers, _)| sees_all(layers).then_some(false)),
-                generated: lived.outcome.generated,
-            })
-            .collect();
+        let of = |lived: &LivedBranch| -> Option<Verification> {
+            lived.verified.map(|(layers, score)| (layers, score, sees_all(layers).then_some(false)))
+        };
+        let verified: Option<Vec<Verification>> = self.branches.iter().map(of).collect();
+        let branches = branch_decisions(&runs, confidences, verified.as_deref().filter(|_| !self.skipped));
         Ok(ProblemDecision {
             branches,
-            skipped,
+            skipped: self.skipped,
             choice,
             if_skipped,
             if_verified,

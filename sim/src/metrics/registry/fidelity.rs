@@ -5,6 +5,15 @@ use crate::metrics::{Better, Evidence, Metric, Scope};
 /// Sorted by id.
 pub(super) const METRICS: &[Metric] = &[
     Metric {
+        id: "fact_error",
+        label: "Largest difference of a fact between run and recording",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Executed,
+        scope: Scope::Cell,
+        doc: "the largest absolute difference, over problems and branches, of a cosine between prompt states or of the verifier's probability of yes where it stopped: the run computes single rows, the recording all layers at once",
+    },
+    Metric {
         id: "reproduced_rate",
         label: "Decisions that the replay reproduces",
         unit: "",
@@ -21,15 +30,6 @@ pub(super) const METRICS: &[Metric] = &[
         evidence: Evidence::Executed,
         scope: Scope::Cell,
         doc: "the largest absolute difference, over requests and the vocabulary, between the logits behind a prompt whose found blocks came from the cache and behind the same prompt computed whole",
-    },
-    Metric {
-        id: "similarity_error",
-        label: "Largest difference of a cosine between run and recording",
-        unit: "",
-        better: Better::Lower,
-        evidence: Evidence::Decision,
-        scope: Scope::Cell,
-        doc: "the largest absolute difference, over problems, branches and layers, between cosines of prompt states computed in the run and in the recording: two orders of additions",
     },
     Metric {
         id: "ulp_flipped_decision_rate",
