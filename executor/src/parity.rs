@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use serde::Serialize;
 
 use crate::{
-    decode::{DecodeError, Decoder, Pass, Taps},
+    decode::Taps,
     error::ExecutorError,
     family::{DecoderConfig, ModelError},
     model::Model,
@@ -171,8 +171,7 @@ fn itself(model: &mut Model, probe: &[u32]) -> Result<Vec<CheckRow>, ExecutorErr
 
     let mut decoder = model.decoder()?;
     let three = NonZeroUsize::MIN.saturating_add(2);
-    let ignore = |_: &mut Decoder<'_>, _: &Pass| Ok::<_, DecodeError>(());
-    let pass = decoder.prefill(probe, three, Taps::NONE, ignore)?;
+    let pass = decoder.feed(probe, three, Taps::NONE)?;
     let logits = decoder.last_logits(&pass)?;
     rows.push(CheckRow::within(
         "logits, in chunks of 3 tokens",

@@ -7,7 +7,8 @@ use crate::output::{self, news};
 use crate::progress::Bars;
 use kvlab_executor::closed_loop::Mode;
 use kvlab_executor::fidelity::{
-    Fidelity, FidelityPlan, PoolFidelity, TreeFidelity, fidelity, pool_fidelity, tree_fidelity,
+    CellFidelity, Fidelity, FidelityPlan, PoolCellFidelity, PoolFidelity, TreeCellFidelity, TreeFidelity,
+    fidelity, pool_fidelity, tree_fidelity,
 };
 use kvlab_sim::scenario::Scenario;
 use std::path::Path;
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             if let Some(table) = found.results.more("fidelity") {
                 output::table(table, SHOWN, args.live.format)?;
             }
-            Ok(told(&found))
+            Ok(told_of_evictions(&found))
         }
     }
 }
@@ -172,99 +173,89 @@ fn write_predictor(found: &Fidelity, out: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says how many decisions are reproduced, and the first that is not.
-fn told(found: &Fidelity) -> Done {
-    let (mut sets, mut equal, mut flipped, mut missing) = (0, 0, 0, 0);
-    let mut is_exact = true;
-    for cell in &found.cells {
-        let Some(identity) = &cell.identity else {
-            missing += 1;
-            let why = cell.failure.as_deref().unwrap_or("it did not finish");
-            news(&format!("not run: {}: {why}", cell.policy));
-            continue;
-        };
-        sets += identity.sets;
-        equal += identity.equal;
-        flipped += identity.flipped_sets;
-        if let Some(first) = &identity.first {
-            news(&format!("not reproduced: {}: {first}", cell.policy));
-        }
-        is_exact &= identity.is_exact();
+/// One cell of a comparison, whatever was compared.
+struct Compared {
+    label: String,
+    /// How many were compared, how many were equal, and the first that was not; else why the cell did not run.
+    outcome: Result<(u64, u64, Option<String>), String>,
+}
+
+impl Compared {
+    fn of(label: String, counts: Option<(u64, u64, Option<String>)>, failure: Option<&String>) -> Self {
+        let why = || failure.cloned().unwrap_or_else(|| "it did not finish".to_owned());
+        Self { label, outcome: counts.ok_or_else(why) }
     }
-    news(&format!(
-        "identity: {equal} of {sets} kept sets of live runs reproduced over {} cells; {flipped} of {sets} would change if every input moved by one unit in the last place",
-        found.cells.len() - missing
-    ));
-    match (is_exact, missing) {
+}
+
+/// Says how many of `what` are reproduced, the first of each cell that is not, and `more`.
+fn told(cells: &[Compared], what: &str, more: &str) -> Done {
+    let (mut all, mut equal, mut missing) = (0, 0, 0);
+    for Compared { label, outcome } in cells {
+        match outcome {
+            Ok((compared, same, first)) => {
+                all += compared;
+                equal += same;
+                if let Some(first) = first {
+                    news(&format!("not reproduced: {label}: {first}"));
+                }
+            }
+            Err(why) => {
+                missing += 1;
+                news(&format!("not run: {label}: {why}"));
+            }
+        }
+    }
+    news(&format!("identity: {equal} of {all} {what} over {} cells; {more}", cells.len() - missing));
+    match (equal == all, missing) {
         (false, _) => Done::CheckFailed,
         (true, 0) => Done::All,
         (true, _) => Done::Partly,
     }
 }
 
-/// The same of branch trees.
+fn told_of_evictions(found: &Fidelity) -> Done {
+    let of = |cell: &CellFidelity| {
+        let counts = cell.identity.as_ref();
+        let counts = counts.map(|i| (i.sets, i.equal, i.first.as_ref().map(ToString::to_string)));
+        Compared::of(cell.policy.clone(), counts, cell.failure.as_ref())
+    };
+    let cells: Vec<Compared> = found.cells.iter().map(of).collect();
+    let flipped: u64 = found.cells.iter().flat_map(|cell| &cell.identity).map(|i| i.flipped_sets).sum();
+    let more = format!("{flipped} of them would change if every input moved by one unit in the last place");
+    told(&cells, "kept sets of live runs reproduced", &more)
+}
+
 fn told_of_trees(found: &TreeFidelity) -> Done {
-    let (mut decisions, mut equal, mut flipped, mut undetermined) = (0, 0, 0, 0);
-    let (mut apart, mut missing, mut is_exact) = (0.0_f64, 0, true);
-    for cell in &found.cells {
-        let Some(identity) = &cell.identity else {
-            missing += 1;
-            let why = cell.failure.as_deref().unwrap_or("it did not finish");
-            news(&format!("not run: {}: {why}", cell.stack));
-            continue;
-        };
-        decisions += identity.decisions;
-        equal += identity.equal;
-        flipped += identity.flipped;
-        undetermined += identity.undetermined;
-        apart = apart.max(identity.fact_error);
-        if let Some(first) = &identity.first {
-            news(&format!("not reproduced: {}: {first}", cell.stack));
-        }
-        is_exact &= identity.is_exact();
-    }
-    news(&format!(
-        "identity: {equal} of {decisions} decisions of live runs reproduced over {} cells; {flipped} of {decisions} would change if every recorded number moved by one unit in the last place; facts of run and recording differ by at most {apart:.1e}",
-        found.cells.len() - missing
-    ));
+    let of = |cell: &TreeCellFidelity| {
+        let counts = cell.identity.as_ref();
+        let counts = counts.map(|i| (i.decisions, i.equal, i.first.as_ref().map(ToString::to_string)));
+        Compared::of(cell.stack.clone(), counts, cell.failure.as_ref())
+    };
+    let cells: Vec<Compared> = found.cells.iter().map(of).collect();
+    let identities = || found.cells.iter().flat_map(|cell| &cell.identity);
+    let flipped: u64 = identities().map(|i| i.flipped).sum();
+    let apart = identities().map(|i| i.fact_error).fold(0.0, f64::max);
+    let mut more = format!(
+        "{flipped} of them would change if every recorded number moved by one unit in the last place; facts of run and recording differ by at most {apart:.1e}"
+    );
+    let undetermined: u64 = identities().map(|i| i.undetermined).sum();
     if undetermined > 0 {
-        news(&format!(
-            "{undetermined} times a problem's answer after a decode-level exit was not recorded: only sharing, texts and the stop were compared"
-        ));
+        more += &format!(
+            "; {undetermined} times a problem's answer after a decode-level exit was not recorded, and only sharing, texts and the stop were compared"
+        );
     }
-    match (is_exact, missing) {
-        (false, _) => Done::CheckFailed,
-        (true, 0) => Done::All,
-        (true, _) => Done::Partly,
-    }
+    told(&cells, "decisions of live runs reproduced", &more)
 }
 
-/// The same of block caches.
 fn told_of_pools(found: &PoolFidelity) -> Done {
-    let (mut events, mut equal, mut apart) = (0, 0, 0.0_f64);
-    let (mut missing, mut is_exact) = (0, true);
-    for cell in &found.cells {
-        let Some(identity) = &cell.identity else {
-            missing += 1;
-            let why = cell.failure.as_deref().unwrap_or("it did not finish");
-            news(&format!("not run: {} at {}: {why}", cell.policy, cell.capacity));
-            continue;
-        };
-        events += identity.events;
-        equal += identity.equal;
-        apart = apart.max(identity.logit_error);
-        if let Some(first) = &identity.first {
-            news(&format!("not reproduced: {} at {}: {first}", cell.policy, cell.capacity));
-        }
-        is_exact &= identity.is_exact();
-    }
-    news(&format!(
-        "identity: {equal} of {events} block events of live caches as in the replay over {} cells; logits behind reused blocks differ by at most {apart:.1e} from those of prompts computed whole",
-        found.cells.len() - missing
-    ));
-    match (is_exact, missing) {
-        (false, _) => Done::CheckFailed,
-        (true, 0) => Done::All,
-        (true, _) => Done::Partly,
-    }
+    let of = |cell: &PoolCellFidelity| {
+        let counts = cell.identity.as_ref().map(|i| (i.events, i.equal, i.first.clone()));
+        Compared::of(format!("{} at {}", cell.policy, cell.capacity), counts, cell.failure.as_ref())
+    };
+    let cells: Vec<Compared> = found.cells.iter().map(of).collect();
+    let apart = found.cells.iter().flat_map(|cell| &cell.identity).map(|i| i.logit_error).fold(0.0, f64::max);
+    let more = format!(
+        "logits behind reused blocks differ by at most {apart:.1e} from those of prompts computed whole"
+    );
+    told(&cells, "block events of live caches as in the replay", &more)
 }

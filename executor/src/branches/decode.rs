@@ -39,8 +39,7 @@ pub(super) struct Ended {
 impl Decoding<'_> {
     /// Feeds a suffix and decodes.
     pub(super) fn run(&mut self, suffix: &[u32], stops: &[String]) -> Result<Ended, ExecutorError> {
-        let ignore = |_: &mut Decoder<'_>, _: &crate::decode::Pass| Ok::<_, DecodeError>(());
-        let pass = self.decoder.prefill(suffix, self.chunk, Taps::NONE, ignore)?;
+        let pass = self.decoder.feed(suffix, self.chunk, Taps::NONE)?;
         let logits = self.decoder.last_logits(&pass)?;
         self.run_from(&logits, stops)
     }

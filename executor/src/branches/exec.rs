@@ -15,7 +15,7 @@ use kvlab_sim::{
 
 use super::{BranchPlan, LiveProblem, TreeItem, TreeSet, live::layers_and_vocab, solve_live};
 use crate::{
-    closed_loop::{ClosedLoopError, manifest_of, study::is_of_the_cell},
+    closed_loop::{ClosedLoopError, manifest_of, run_keys, study::is_of_the_cell},
     error::ExecutorError,
     model::Model,
     progress::Progress,
@@ -230,7 +230,7 @@ impl<'a> Rows<'a> {
 
     /// The keys of a cell's row in `arm`, and how it ended.
     pub(crate) fn row(&self, arm: &str, plan: &TreePlan, failure: Option<&str>) -> CellRow {
-        let mut row = CellRow::default();
+        let mut row = run_keys(self.exec.scenario, self.source, arm, "trees");
         let params = plan.stack.as_ref().ok().map(TreeStack::params);
         let id = cell_id(&serde_json::json!({
             "source": self.source.digest,
@@ -243,13 +243,7 @@ impl<'a> Rows<'a> {
             "max_new_tokens": self.exec.plan.max_new_tokens,
         }));
         row.text("cell", id);
-        row.text("scenario", self.exec.scenario.id.clone());
-        row.text("source", self.source.name.clone());
-        row.set("synthetic", Value::Bool(false));
-        row.text("arm", arm);
-        row.text("study", "trees");
         row.text("policy", plan.label.clone());
-        row.int("sequences", 0);
         row.int("problems", i64::try_from(self.items.len()).unwrap_or(i64::MAX));
         row.set(
             "seed",

@@ -82,8 +82,7 @@ pub(super) fn verdict(
     chunk: NonZeroUsize,
     (yes, no): (u32, u32),
 ) -> Result<Verdict, ExecutorError> {
-    let ignore = |_: &mut Decoder<'_>, _: &Pass| Ok::<_, DecodeError>(());
-    let pass = decoder.prefill(prompt, chunk, Taps { hidden: true, ..Taps::NONE }, ignore)?;
+    let pass = decoder.feed(prompt, chunk, Taps { hidden: true, ..Taps::NONE })?;
     let states = state_rows(decoder, &pass, pass.tokens.len() - 1);
     let (rows, hidden) = (states.len(), decoder.config().hidden);
     let stacked: Vec<f32> = states.iter().flatten().copied().collect();

@@ -235,10 +235,7 @@ impl Recorder<'_> {
 
     fn prefix_cache(&mut self, prefix: &[u32]) -> Result<KvCache, ExecutorError> {
         let mut decoder = self.model.decoder()?;
-        let ignore = |_: &mut crate::decode::Decoder<'_>, _: &crate::decode::Pass| {
-            Ok::<_, crate::decode::DecodeError>(())
-        };
-        decoder.prefill(prefix, self.plan.chunk, crate::decode::Taps::NONE, ignore)?;
+        decoder.feed(prefix, self.plan.chunk, crate::decode::Taps::NONE)?;
         Ok(decoder.cache().clone())
     }
 

@@ -23,7 +23,7 @@ pub(crate) mod study;
 
 pub(crate) use forced::feed;
 pub(crate) use free::decode;
-pub(crate) use rows::manifest_of;
+pub(crate) use rows::{manifest_of, run_keys};
 
 pub use driver::KeptTokens;
 pub use error::ClosedLoopError;

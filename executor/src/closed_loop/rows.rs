@@ -52,6 +52,18 @@ pub(crate) fn manifest_of(scenario: &Scenario, command: &str, source: SourceInfo
     }
 }
 
+/// The key columns that all rows about runs have.
+pub(crate) fn run_keys(scenario: &Scenario, source: &SourceInfo, arm: &str, study: &str) -> CellRow {
+    let mut row = CellRow::default();
+    row.text("scenario", scenario.id.clone());
+    row.text("source", source.name.clone());
+    row.set("synthetic", Value::Bool(source.synthetic));
+    row.text("arm", arm);
+    row.text("study", study);
+    row.int("sequences", source.sequences);
+    row
+}
+
 /// What was run, and a row for each cell.
 pub(crate) fn real_rows(
     model: &Model,
@@ -126,7 +138,7 @@ impl Context<'_> {
     }
 
     fn keys(&self, cell: &CellRun<'_>) -> CellRow {
-        let mut row = CellRow::default();
+        let mut row = run_keys(self.plan.scenario, self.source, "real", "eviction");
         let params = cell.plan.stack.as_ref().map_or(serde_json::Value::Null, |stack| stack.params());
         row.text(
             "cell",
@@ -143,12 +155,6 @@ impl Context<'_> {
                 "bytes_per_scalar": self.executed.study.bytes_per_scalar,
             })),
         );
-        row.text("scenario", self.plan.scenario.id.clone());
-        row.text("source", self.source.name.clone());
-        row.set("synthetic", Value::Bool(false));
-        row.text("arm", "real");
-        row.text("study", "eviction");
-        row.int("sequences", self.source.sequences);
         plan_columns(cell.plan, &mut row);
         row
     }

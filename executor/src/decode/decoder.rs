@@ -227,6 +227,19 @@ impl<'m> Decoder<'m> {
         last.ok_or(E::from(DecodeError::NoTokens))
     }
 
+    /// Feeds tokens in chunks of at most `chunk`. Gives the last pass back.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub(crate) fn feed(
+        &mut self,
+        tokens: &[u32],
+        chunk: NonZeroUsize,
+        taps: Taps,
+    ) -> Result<Pass, DecodeError> {
+        self.prefill(tokens, chunk, taps, |_, _| Ok(()))
+    }
+
     /// Logits of the last token of a pass, `[vocab]`: of its last layer that ran, through the final norm.
     ///
     /// # Errors

@@ -12,7 +12,6 @@ use kvlab_sim::{
     results::{CellRow, SourceInfo, cell_id, cells_table, series_table},
     run::pool_measures,
     scenario::{PoolPlan, Scenario, StreamChoice},
-    table::Value,
     trace::Problem,
 };
 
@@ -23,8 +22,8 @@ use crate::{
         exec::{TreeExec, source, wanted},
         prompts, recorded,
     },
-    closed_loop::{ClosedLoopError, manifest_of},
-    decode::{DecodeError, Decoder, KvBlock, KvCache, Pass, Taps},
+    closed_loop::{ClosedLoopError, manifest_of, run_keys},
+    decode::{KvBlock, KvCache, Taps},
     error::ExecutorError,
     model::Model,
     progress::Progress,
@@ -209,8 +208,7 @@ fn go_on(
 ) -> Result<(KvCache, Vec<f32>), ExecutorError> {
     let held = cache.next_position() as usize;
     let mut decoder = model.decoder_with(cache);
-    let ignore = |_: &mut Decoder<'_>, _: &Pass| Ok::<_, DecodeError>(());
-    let pass = decoder.prefill(&prompt[held..], exec.plan.chunk, Taps::NONE, ignore)?;
+    let pass = decoder.feed(&prompt[held..], exec.plan.chunk, Taps::NONE)?;
     let logits = decoder.last_logits(&pass)?;
     Ok((decoder.cache().clone(), logits))
 }
@@ -227,7 +225,7 @@ fn keys(
         "capacity": plan.capacity.to_string(),
         "block_tokens": stream.block_tokens(),
     });
-    let mut row = CellRow::default();
+    let mut row = run_keys(scenario, info, arm, "pool");
     row.text(
         "cell",
         cell_id(&serde_json::json!({
@@ -239,13 +237,7 @@ fn keys(
             "params": params,
         })),
     );
-    row.text("scenario", scenario.id.clone());
-    row.text("source", info.name.clone());
-    row.set("synthetic", Value::Bool(false));
-    row.text("arm", arm);
     row.text("status", "ok");
-    row.text("study", "pool");
-    row.int("sequences", 0);
     row.text("policy", plan.choice.label.clone());
     row.text("params", params.to_string());
     row

@@ -7,7 +7,7 @@ use crate::number::{plain, significant};
 use crate::scene::{Axis, Extent, Key, Mark, Panel, Sample, Scene, TickRule, clipped};
 use crate::select::{Reader, caption, runs, spread};
 use crate::theme::{Dash, GREY, Palette, Stroke, TEXT};
-use kvlab_sim::results::Results;
+use kvlab_sim::results::{Results, front, knee};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Policies drawn in their own look; more are drawn in grey.
@@ -67,7 +67,8 @@ impl Figure for Pareto {
     }
 
     fn draw(&self, results: &Results) -> Result<Outcome, PlotsError> {
-        let points = self.points(results);
+        let (points, knee) = self.points(results);
+        let knee = knee.map(|at| &points[at]);
         let (Some(costs), Some(gains)) = (
             Extent::of(points.iter().map(|point| point.cost)),
             Extent::of(points.iter().flat_map(|p| {
@@ -80,7 +81,6 @@ impl Figure for Pareto {
             )));
         };
         let front: Vec<&Point> = sorted_front(&points);
-        let knee = knee(&front);
         let palette = Palette::new(points.iter().map(|point| (point.policy.as_str(), point.label.as_str())));
         let shown = foremost(&points, &palette);
         let x = if costs.lo > 0.0 && costs.hi / costs.lo > 20.0 {
@@ -109,7 +109,8 @@ impl Figure for Pareto {
 }
 
 impl Pareto {
-    fn points(&self, results: &Results) -> Vec<Point> {
+    /// The cells, and the place of the knee.
+    fn points(&self, results: &Results) -> (Vec<Point>, Option<usize>) {
         let column = |name: &str| Reader::new(&results.cells, name);
         let (cost, gain) = (column(self.cost), column(self.gain));
         let (lo, hi) = (column(&format!("{}_lo", self.gain)), column(&format!("{}_hi", self.gain)));
@@ -138,8 +139,8 @@ impl Pareto {
                 })
             })
             .collect();
-        mark_best(&mut points);
-        points
+        let knee = mark_best(&mut points);
+        (points, knee)
     }
 
     fn captions(&self, results: &Results, points: &[Point], knee: Option<&Point>) -> Vec<String> {
@@ -216,24 +217,12 @@ impl Pareto {
     }
 }
 
-/// A cell is beaten when another costs no more and gains no less, and is better in one of the two.
-fn mark_best(points: &mut [Point]) {
-    let mut order: Vec<usize> = (0..points.len()).collect();
-    order.sort_by(|&a, &b| {
-        points[a]
-            .cost
-            .total_cmp(&points[b].cost)
-            .then(points[b].gain.total_cmp(&points[a].gain))
-            .then(a.cmp(&b))
-    });
-    let (mut highest, mut of) = (f64::NEG_INFINITY, f64::NAN);
-    for at in order {
-        let (cost, gain) = (points[at].cost, points[at].gain);
-        if gain > highest || (gain.total_cmp(&highest).is_eq() && cost.total_cmp(&of).is_eq()) {
-            points[at].is_best = true;
-            (highest, of) = (gain, cost);
-        }
-    }
+/// Marks the cells that no other beats; gives the place of the knee among all of them.
+fn mark_best(points: &mut [Point]) -> Option<usize> {
+    let of: Vec<[f64; 3]> = points.iter().map(|point| [0.0 - point.cost, point.gain + 0.0, 0.0]).collect();
+    let is_best = front(&of);
+    points.iter_mut().zip(&is_best).for_each(|(point, is_best)| point.is_best = *is_best);
+    knee(&of, &is_best)
 }
 
 /// The best cells in order of cost.
@@ -241,24 +230,6 @@ fn sorted_front(points: &[Point]) -> Vec<&Point> {
     let mut front: Vec<&Point> = points.iter().filter(|point| point.is_best).collect();
     front.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.gain.total_cmp(&b.gain)));
     front
-}
-
-/// The point of the front farthest above the line between its ends, on axes from 0 to 1; the first on a tie.
-fn knee<'a>(front: &[&'a Point]) -> Option<&'a Point> {
-    let (first, last) = (front.first()?, front.last()?);
-    let (width, height) = (last.cost - first.cost, last.gain - first.gain);
-    if !(width > 0.0 && height > 0.0 && width.is_finite() && height.is_finite()) {
-        return None;
-    }
-    let above = |point: &Point| (point.gain - first.gain) / height - (point.cost - first.cost) / width;
-    let mut best: Option<(&Point, f64)> = None;
-    for point in front {
-        let above = above(point);
-        if above > best.map_or(1e-9, |best| best.1) {
-            best = Some((point, above));
-        }
-    }
-    best.map(|best| best.0)
 }
 
 /// Labels in their own look: those with most cells on the front, then in the palette's order.
@@ -349,7 +320,7 @@ fn legend(points: &[Point], knee: Option<&Point>, shown: &BTreeSet<&str>, palett
 mod tests {
     use super::*;
 
-    fn points(pairs: &[(f64, f64)]) -> Vec<Point> {
+    fn marked(pairs: &[(f64, f64)]) -> (Vec<Point>, Option<usize>) {
         let point = |&(cost, gain): &(f64, f64)| Point {
             label: String::new(),
             policy: String::new(),
@@ -362,23 +333,22 @@ mod tests {
             is_best: false,
         };
         let mut points: Vec<Point> = pairs.iter().map(point).collect();
-        mark_best(&mut points);
-        points
+        let knee = mark_best(&mut points);
+        (points, knee)
     }
 
     #[test]
     fn the_front_is_what_no_cell_beats_equals_included() {
-        let found = points(&[(1.0, 0.2), (2.0, 0.2), (2.0, 0.9), (2.0, 0.9), (3.0, 0.8), (4.0, 1.0)]);
+        let (found, _) = marked(&[(1.0, 0.2), (2.0, 0.2), (2.0, 0.9), (2.0, 0.9), (3.0, 0.8), (4.0, 1.0)]);
         let best: Vec<bool> = found.iter().map(|point| point.is_best).collect();
         assert_eq!(best, [true, false, true, true, false, true]);
     }
 
     #[test]
     fn the_knee_is_the_farthest_above_the_line_between_the_ends() {
-        let found = points(&[(0.0, 0.0), (1.0, 0.8), (5.0, 0.9), (10.0, 1.0)]);
-        let front = sorted_front(&found);
-        assert_eq!(knee(&front).map(|point| point.cost), Some(1.0));
-        assert!(knee(&front[..1]).is_none(), "one point has no knee");
-        assert!(knee(&[front[0], front[3]]).is_none(), "nor has a straight line");
+        let all = [(0.0, 0.0), (1.0, 0.8), (5.0, 0.9), (10.0, 1.0)];
+        assert_eq!(marked(&all).1, Some(1));
+        assert_eq!(marked(&all[..1]).1, None, "one point has no knee");
+        assert_eq!(marked(&[all[0], all[3]]).1, None, "nor has a straight line");
     }
 }

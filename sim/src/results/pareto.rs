@@ -197,7 +197,8 @@ impl Ord for Key {
     }
 }
 
-/// The [`KNEE`] of the points on the front; nothing when they are fewer than three. The first of equal ones.
+/// The [`KNEE`] of the points on the front; the first of equal ones. Nothing when they are fewer than three, or when none has more than a row that is best in
+/// one column and worst in the others, as where all lie on a line or below it.
 #[must_use]
 pub fn knee(points: &[[f64; 3]], is_on_front: &[bool]) -> Option<usize> {
     let on: Vec<usize> = (0..points.len()).filter(|&row| is_on_front[row]).collect();
@@ -221,6 +222,7 @@ pub fn knee(points: &[[f64; 3]], is_on_front: &[bool]) -> Option<usize> {
             Some((_, known)) if sum(row) <= known => best,
             _ => Some((row, sum(row))),
         })
+        .filter(|(_, most)| *most > 1.0 + 1e-9)
         .map(|(row, _)| row)
 }
 
@@ -411,5 +413,9 @@ mod tests {
         assert_eq!(is_on_front, [true, true, true, true, false]);
         assert_eq!(knee(&points, &is_on_front), Some(1));
         assert_eq!(knee(&points[..2], &is_on_front[..2]), None, "two ends have nothing between them");
+        let line = [[0.0, 2.0, 0.0], [1.0, 1.0, 0.0], [2.0, 0.0, 0.0]];
+        assert_eq!(knee(&line, &[true; 3]), None, "a line has no knee");
+        let below = [[0.0, 2.0, 0.0], [0.5, 0.5, 0.0], [2.0, 0.0, 0.0]];
+        assert_eq!(knee(&below, &[true; 3]), None, "nor has what bends the other way");
     }
 }
