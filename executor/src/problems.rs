@@ -69,6 +69,14 @@ pub enum ProblemError {
         /// The names that exist.
         accepted: Vec<&'static str>,
     },
+    /// A built-in set whose problems have no other wordings.
+    #[error("failed to make branch trees of {found:?}: it has one wording only; with branches: {}", accepted.join(", "))]
+    NotBranched {
+        /// The name asked for.
+        found: String,
+        /// The names that can be branched.
+        accepted: Vec<&'static str>,
+    },
     /// The file holds no problem.
     #[error("{}: no problem in the file", path.display())]
     Empty {

@@ -32,6 +32,8 @@ pub(crate) const SHOWN: &[&str] = &[
     "epsilon",
     "seed",
     "status",
+    "problems",
+    "drawn",
     "predicted_accuracy",
     "predicted_accuracy_lo",
     "predicted_accuracy_hi",

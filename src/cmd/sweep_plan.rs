@@ -107,6 +107,20 @@ impl<'a> Job<'a> {
         format!("kvlab sweep {scenario}{trace}{} --out {out}", self.args.sample.typed())
     }
 
+    /// One shard as a task: cells that were skipped or failed are rows that say so, and no failure of the job.
+    fn task(&self, more: &str) -> String {
+        format!("{} {more} || test $? -eq 4", self.sweep())
+    }
+
+    /// The id as the name of a job: lower-case letters, digits and hyphens inside, short enough for the names that pods get from it.
+    fn job_name(&self) -> String {
+        let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let id: String =
+            self.id.to_ascii_lowercase().chars().map(|c| if is_fine(c) { c } else { '-' }).collect();
+        let name: String = format!("kvlab-{}", id.trim_matches('-')).chars().take(52).collect();
+        name.trim_end_matches('-').to_owned()
+    }
+
     fn merge(&self) -> String {
         let out = study::quoted(&self.args.out.display().to_string());
         format!("kvlab merge {out} --out {out}")
@@ -114,14 +128,14 @@ impl<'a> Job<'a> {
 
     fn commands(&self) -> String {
         let (n, cpus) = (self.args.shards, self.args.cpus);
-        let shard = |index: u32| format!("{} --shard {index}/{n} --threads {cpus}\n", self.sweep());
+        let shard = |index: u32| format!("{}\n", self.task(&format!("--shard {index}/{n} --threads {cpus}")));
         let shards: String = (1..=n).map(shard).collect();
         format!("{}{shards}{}\n", self.sizes, self.merge())
     }
 
     fn parallel(&self) -> String {
         let (n, cpus) = (self.args.shards, self.args.cpus);
-        let command = format!("{} --shard {{}}/{n} --threads {cpus}", self.sweep());
+        let command = self.task(&format!("--shard {{}}/{n} --threads {cpus}"));
         let command = format!("'{}'", command.replace('\'', "'\\''"));
         format!("{}seq {n} | parallel --jobs 25% {command}\n{}\n", self.sizes, self.merge())
     }
@@ -129,14 +143,14 @@ impl<'a> Job<'a> {
     fn slurm(&self) -> String {
         let (n, cpus) = (self.args.shards, self.args.cpus);
         format!(
-            "#!/bin/sh\n{}# When all tasks are done: {}\n#SBATCH --job-name=kvlab-{}\n#SBATCH --array=1-{n}\n\
-             #SBATCH --cpus-per-task={cpus}\n#SBATCH --requeue\n#SBATCH --output=kvlab-{}-%A_%a.log\n\
-             {} --threads \"${{SLURM_CPUS_PER_TASK:-1}}\" || test $? -eq 4\n",
+            "#!/bin/sh\n{}# When all tasks are done: {}\n#SBATCH --job-name={}\n#SBATCH --array=1-{n}\n\
+             #SBATCH --cpus-per-task={cpus}\n#SBATCH --requeue\n#SBATCH --output={}-%A_%a.log\n\
+             {}\n",
             self.sizes,
             self.merge(),
-            self.id,
-            self.id,
-            self.sweep()
+            self.job_name(),
+            self.job_name(),
+            self.task("--threads \"${SLURM_CPUS_PER_TASK:-1}\"")
         )
     }
 
@@ -144,17 +158,17 @@ impl<'a> Job<'a> {
         let (n, cpus) = (self.args.shards, self.args.cpus);
         // A JSON string is a YAML string.
         let shell = |text: String| serde_json::Value::from(text).to_string();
-        let command = shell(format!("{} --threads {cpus} || test $? -eq 4", self.sweep()));
+        let command = shell(self.task(&format!("--threads {cpus}")));
         let image = shell(self.args.image.clone());
         format!(
             "{}# Add the volumes that hold scenario, trace (may be read-only) and results. When the job is done: {}\n\
-             apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: kvlab-{}\nspec:\n  completionMode: Indexed\n  \
+             apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {}\nspec:\n  completionMode: Indexed\n  \
              completions: {n}\n  parallelism: {n}\n  template:\n    spec:\n      restartPolicy: OnFailure\n      containers:\n      \
              - name: kvlab\n        image: {image}\n        command: [\"/bin/sh\", \"-c\", {command}]\n        env:\n        \
              - {{name: KVLAB_SHARDS, value: \"{n}\"}}\n        resources:\n          requests: {{cpu: \"{cpus}\"}}\n",
             self.sizes,
             self.merge(),
-            self.id
+            self.job_name()
         )
     }
 }

@@ -1,40 +1,17 @@
 //! Branch trees: what is recorded is what the model does, behind both prefixes.
 
-use std::path::Path;
-
 use kvlab_executor::{
     LensOptions, Model, Quiet, Taps,
-    branches::{BranchPlan, TreeItem, TreeSet, record_branches, solve_live},
-    embedded_model,
-    setup::SetupOptions,
+    branches::{TreeItem, TreeSet, record_branches, solve_live},
     workload::chain::LEVELS,
 };
 use kvlab_sim::policy::{RawParams, compose::Part, share::asks};
-use kvlab_sim::trace::{Leftover, Prefix, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
+use kvlab_sim::trace::{Leftover, Prefix, Trace, TraceSource, verify};
 
 use kvlab_sim::trees::{TreeFacts, TreeModel, TreeParts, TreeStack, replay_problem};
 use serde_json::json;
 
-use super::support::{chunk, load_options};
-
-/// The embedded model, unpacked into `cache`, from where its digests are read again.
-fn model(cache: &Path) -> Model {
-    let options = SetupOptions { cache: Some(cache.to_owned()), ..SetupOptions::from_env() };
-    Model::load(&embedded_model(&options).unwrap(), &load_options(), &Quiet).unwrap()
-}
-
-fn plan(set: &TreeSet) -> BranchPlan {
-    BranchPlan {
-        chunk: chunk(64),
-        max_new_tokens: 120,
-        steps: true,
-        tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
-        workload: WorkloadInfo { name: set.name.clone(), seed: 7, file_sha256: None },
-        seed: 7,
-        grader: set.grader,
-        verdict_words: set.verdict_words,
-    }
-}
+use super::support::{branch_plan, chunk, embedded};
 
 /// Greedy tokens after a prompt, an end token left out, and their text.
 fn greedy(model: &mut Model, prompt: &str) -> (Vec<u32>, String) {
@@ -101,9 +78,9 @@ fn check_problem(model: &mut Model, trace: &Trace, index: u32, item: &TreeItem) 
 fn every_branch_is_recorded_behind_both_prefixes_with_a_verifier() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("trace");
-    let mut model = model(folder.path());
+    let mut model = embedded(folder.path());
     let set = TreeSet::chain(LEVELS[0], 2, 7, 3, false);
-    record_branches(&mut model, &set.items, &plan(&set), &target, Leftover::Refuse, &Quiet).unwrap();
+    record_branches(&mut model, &set.items, &branch_plan(&set), &target, Leftover::Refuse, &Quiet).unwrap();
     verify(&target).unwrap();
     let trace = Trace::open(&target).unwrap();
     assert_eq!(trace.problems(), 2);
@@ -116,17 +93,20 @@ fn every_branch_is_recorded_behind_both_prefixes_with_a_verifier() {
 fn an_interrupted_recording_of_trees_ends_as_an_undisturbed_one() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
-    let mut model = model(folder.path());
+    let mut model = embedded(folder.path());
     let set = TreeSet::chain(LEVELS[0], 3, 7, 2, true);
     let undisturbed =
-        record_branches(&mut model, &set.items, &plan(&set), &whole, Leftover::Refuse, &Quiet).unwrap();
+        record_branches(&mut model, &set.items, &branch_plan(&set), &whole, Leftover::Refuse, &Quiet)
+            .unwrap();
     // A prompt that cannot be run stops the recording behind the first problem.
     let mut broken = TreeSet::chain(LEVELS[0], 3, 7, 2, true);
     broken.items[1].branches[1].prefix = "let ".repeat(3000);
-    record_branches(&mut model, &broken.items, &plan(&set), &parts, Leftover::Refuse, &Quiet).unwrap_err();
+    record_branches(&mut model, &broken.items, &branch_plan(&set), &parts, Leftover::Refuse, &Quiet)
+        .unwrap_err();
     assert!(!parts.exists());
     let resumed =
-        record_branches(&mut model, &set.items, &plan(&set), &parts, Leftover::Resume, &Quiet).unwrap();
+        record_branches(&mut model, &set.items, &branch_plan(&set), &parts, Leftover::Resume, &Quiet)
+            .unwrap();
     assert_eq!(resumed.digest, undisturbed.digest);
 }
 
@@ -136,9 +116,9 @@ fn an_interrupted_recording_of_trees_ends_as_an_undisturbed_one() {
 fn a_replay_decides_what_the_live_pipeline_does() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("trace");
-    let mut model = model(folder.path());
+    let mut model = embedded(folder.path());
     let set = TreeSet::chain(LEVELS[0], 4, 11, 5, false);
-    let plan = plan(&set);
+    let plan = branch_plan(&set);
     record_branches(&mut model, &set.items, &plan, &target, Leftover::Refuse, &Quiet).unwrap();
     let trace = Trace::open(&target).unwrap();
     let facts: Vec<TreeFacts> =

@@ -2,14 +2,17 @@
 
 use std::{
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use kvlab_executor::{
     LoadOptions, Model, ProviderChoice, Quiet, TinySpec,
+    branches::{BranchPlan, TreeSet},
+    embedded_model,
     setup::{SetupOptions, ensure_library, ensure_model},
 };
+use kvlab_sim::trace::{ToolInfo, WorkloadInfo};
 use safetensors::SafeTensors;
 
 /// One thread for all tests: the process can have only one answer.
@@ -25,6 +28,26 @@ pub(crate) fn load_options() -> LoadOptions {
 
 pub(crate) fn tiny(spec: TinySpec) -> Model {
     Model::tiny(spec, &load_options()).unwrap()
+}
+
+/// The embedded model, unpacked into `cache`, from where its digests are read again.
+pub(crate) fn embedded(cache: &Path) -> Model {
+    let options = SetupOptions { cache: Some(cache.to_owned()), ..SetupOptions::from_env() };
+    Model::load(&embedded_model(&options).unwrap(), &load_options(), &Quiet).unwrap()
+}
+
+/// How the tests of this folder record and run the trees of `set`.
+pub(crate) fn branch_plan(set: &TreeSet) -> BranchPlan {
+    BranchPlan {
+        chunk: chunk(64),
+        max_new_tokens: 120,
+        steps: true,
+        tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
+        workload: WorkloadInfo { name: set.name.clone(), seed: 7, file_sha256: None },
+        seed: 7,
+        grader: set.grader,
+        verdict_words: set.verdict_words,
+    }
 }
 
 /// The demonstration model, loaded once for all tests.
@@ -50,7 +73,7 @@ impl Golden {
         Self::open(&golden_folder().join("forward").join(name))
     }
 
-    pub(crate) fn open(path: &std::path::Path) -> Self {
+    pub(crate) fn open(path: &Path) -> Self {
         Self(std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 

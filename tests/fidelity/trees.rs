@@ -1,40 +1,19 @@
 //! Branch trees: the pipeline run live decides what its replay decides, for every registered policy.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use kvlab_executor::branches::{BranchPlan, TreeExec, TreeSet, exec_trees};
+use kvlab_executor::Quiet;
+use kvlab_executor::branches::{TreeExec, TreeSet, exec_trees};
 use kvlab_executor::fidelity::{pool_fidelity, tree_fidelity};
-use kvlab_executor::setup::SetupOptions;
 use kvlab_executor::workload::chain::LEVELS;
-use kvlab_executor::{Model, Quiet, embedded_model};
 use kvlab_sim::policy::registry;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::{Table, Value};
-use kvlab_sim::trace::{ToolInfo, WorkloadInfo};
 
-use crate::executor::support::{chunk, load_options};
-
-fn embedded(cache: &Path) -> Model {
-    let options = SetupOptions { cache: Some(cache.to_owned()), ..SetupOptions::from_env() };
-    Model::load(&embedded_model(&options).unwrap(), &load_options(), &Quiet).unwrap()
-}
+use crate::executor::support::{branch_plan, embedded};
 
 fn exec<'a>(scenario: &'a Scenario, set: &TreeSet) -> TreeExec<'a> {
-    TreeExec {
-        scenario,
-        plan: BranchPlan {
-            chunk: chunk(64),
-            max_new_tokens: 120,
-            steps: true,
-            tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
-            workload: WorkloadInfo { name: set.name.clone(), seed: 7, file_sha256: None },
-            seed: 7,
-            grader: set.grader,
-            verdict_words: set.verdict_words,
-        },
-        command: String::new(),
-    }
+    TreeExec { scenario, plan: branch_plan(set), command: String::new() }
 }
 
 fn scenario(text: &str) -> Scenario {

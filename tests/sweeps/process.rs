@@ -194,7 +194,12 @@ fn job_files_have_sizes_and_run_to_the_same_tables() {
         assert!(text.contains("# 33 cells of `process` in 3 shards of 9 to 13"), "{engine}: {text}");
         assert!(text.contains("kvlab merge 'my study' --out 'my study'"), "{engine}: {text}");
     }
+    // Skipped cells are no failure of a job, whatever starts it.
+    for engine in ["commands", "slurm", "k8s", "parallel"] {
+        assert!(plan(engine).contains("|| test $? -eq 4"), "{engine}");
+    }
     let job: serde_yaml::Value = serde_yaml::from_str(&plan("k8s")).unwrap();
+    assert_eq!(job["metadata"]["name"].as_str(), Some("kvlab-process"));
     assert_eq!((job["kind"].as_str(), job["spec"]["completions"].as_u64()), (Some("Job"), Some(3)));
     let container = &job["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["env"][0]["value"].as_str(), Some("3"));

@@ -183,6 +183,15 @@ fn mistakes_are_named() {
     for (found, parts) in [
         (error(STUDY, &at_most("harm_rat=0.01")), ["`harm_rat`", "did you mean `harm_rate`?"]),
         (error(STUDY, &at_most("harm_rate")), ["--at-most", "METRIC=NUMBER"]),
+        (error(STUDY, &at_most("harm_rate=2")), ["the limit of `harm_rate` is 2", "0 or more, below 1"]),
+        (error(STUDY, &at_most("harm_rate=-1")), ["the limit of `harm_rate` is -1", "0 or more, below 1"]),
+        (
+            error(
+                STUDY,
+                &TuneFlags { at_least: vec!["tree_accuracy_vs_full=-1".to_owned()], ..none.clone() },
+            ),
+            ["the limit of `tree_accuracy_vs_full` is -1", "above -1, at most 1"],
+        ),
         (
             error(STUDY, &at_most("verify_work_rate=0.5")),
             ["a constraint of a study of branch trees", "harm_rate"],

@@ -104,7 +104,7 @@ impl TreeSet {
                 let problems = parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample"))?;
                 Ok(Self::of_problems("gsm8k-sample", &problems, branches, one_wording))
             }
-            _ => Err(ProblemError::Unknown { found: id.to_owned(), accepted: vec!["chain", "gsm8k"] }),
+            _ => Err(ProblemError::NotBranched { found: id.to_owned(), accepted: vec!["chain", "gsm8k"] }),
         }
     }
 

@@ -39,6 +39,16 @@ pub enum TuneError {
         /// What is accepted.
         accepted: String,
     },
+    /// A limit that every setting keeps, or none.
+    #[error("the limit of `{metric}` is {found}; accepted: {accepted}")]
+    Limit {
+        /// The metric.
+        metric: &'static str,
+        /// What was found.
+        found: f64,
+        /// What is accepted.
+        accepted: String,
+    },
     /// A part of the split is empty.
     #[error(
         "{problems} problems are too few to be split: {search} for the search, {calibration} for calibration, {test} for the test; accepted: at least one in each"

@@ -9,7 +9,7 @@ use super::report::{
 use super::{Shares, Split, TuneError};
 use crate::metrics::metric;
 use crate::results::Bootstrap;
-use crate::scenario::{Constraint, Objective, Scenario, TuneSpec};
+use crate::scenario::{Bound, Constraint, Objective, Scenario, TuneSpec};
 use crate::trace::TraceSource;
 
 /// A study that settings can be chosen for.
@@ -96,6 +96,21 @@ pub(super) fn goal(objective: &Objective, constraints: &[Constraint], spec: &Tun
     }
 }
 
+/// Refuses a limit that guarantees nothing, since every setting keeps it, and one that no setting can keep.
+fn check_limits(kinds: &[Kind], constraints: &[Constraint]) -> Result<(), TuneError> {
+    for (kind, constraint) in kinds.iter().skip(1).zip(constraints) {
+        let low = if matches!(kind, Kind::Difference) { -1.0 } else { 0.0 };
+        let (found, is_decisive, accepted) = match constraint.bound {
+            Bound::AtMost(found) => (found, found >= low && found < 1.0, format!("{low} or more, below 1")),
+            Bound::AtLeast(found) => (found, found > low && found <= 1.0, format!("above {low}, at most 1")),
+        };
+        if !is_decisive {
+            return Err(TuneError::Limit { metric: constraint.metric, found, accepted });
+        }
+    }
+    Ok(())
+}
+
 /// Makes the choice and describes it.
 pub(super) fn report(
     study: &dyn Study,
@@ -106,6 +121,7 @@ pub(super) fn report(
     source: &dyn TraceSource,
     transfer: Option<&dyn TraceSource>,
 ) -> Result<TuneReport, TuneError> {
+    check_limits(study.kinds(), &constraints)?;
     let goal = goal(&objective, &constraints, spec);
     let choice = choose(study, split, &goal);
     let describe = Describe { study, goal: &goal, constraints: &constraints, split };
