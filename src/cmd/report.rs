@@ -42,15 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     Ok(Done::All)
 }
 
-/// Writes `bytes` to a temporary sibling and renames it, so that no half of it is ever seen.
+/// Writes `bytes` so that no half of it is ever seen.
 pub(crate) fn write(bytes: &[u8], path: &Path) -> Result<(), CliError> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let failed = |source| CliError::Io { path: path.to_owned(), source };
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(parent).map_err(failed)?;
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".tmp");
-    let partial = path.with_file_name(name);
-    std::fs::write(&partial, bytes).map_err(failed)?;
-    std::fs::rename(&partial, path).map_err(failed)
+    std::fs::create_dir_all(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    kvlab_sim::table::write_whole(path, bytes).map_err(failed)
 }

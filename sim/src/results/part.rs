@@ -8,11 +8,10 @@ use super::{
     CELL_KEYS, CellRow, MORE_TABLES, RESULTS_VERSION, ResultsError, ResultsVersion, SeriesRow, sha256_hex,
 };
 use super::{part_cells_table, series_of, table_of};
-use crate::table::{Table, TableError, Value, sync_folder};
+use crate::table::{Table, TableError, Value, write_whole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Folder of the parts, inside that of the results.
@@ -302,22 +301,5 @@ pub fn save(dir: &Path, part: &Part) -> Result<(), ResultsError> {
     let bytes =
         serde_json::to_vec(part).map_err(|source| ResultsError::Manifest { path: folder.clone(), source })?;
     let path = folder.join(format!("{}.json", &sha256_hex(&bytes)[..NAME_DIGITS]));
-    write_shared(&folder, &path, &bytes).map_err(|error| io(&path, error))
-}
-
-/// As [`crate::table::write_together`], for a folder that several processes write into: each has a temporary name of its own.
-pub(super) fn write_shared(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".writing-").suffix(".tmp");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // What others may read is decided by the umask, as for every other file.
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder.tempfile_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    sync_folder(folder)
+    write_whole(&path, &bytes).map_err(|error| io(&path, error))
 }

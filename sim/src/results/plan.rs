@@ -2,8 +2,8 @@
 //!
 //! It holds what is needed to say which units are done, and to put their parts together without scenario file or trace.
 
-use super::part::write_shared;
 use super::{RESULTS_VERSION, ResultsError, ResultsVersion, SourceInfo, sha256_hex};
+use crate::table::write_whole;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
@@ -110,7 +110,7 @@ impl StudyPlan {
         if fs::read(&path).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
-        write_shared(dir, &path, &bytes).map_err(io)
+        write_whole(&path, &bytes).map_err(io)
     }
 
     /// Reads the plan in the folder `dir`; nothing when there is none.

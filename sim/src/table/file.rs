@@ -5,21 +5,14 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
-/// Writes `bytes` to `path` so that a reader sees the old content or the new, never a part.
+/// Writes `bytes` to `path` so that a reader sees the old content or the new, never a part; also when several processes write there.
 ///
 /// # Errors
 /// When the system refuses; the temporary sibling is removed then.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = sibling(path);
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
-        // The first error is the one to report; a leftover under the temporary name is harmless.
-        drop(fs::remove_file(&temporary));
-    })?;
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    staged(path, bytes)?.persist(path).map_err(|error| error.error)?;
     path.parent().map_or(Ok(()), sync_folder)
 }
 
@@ -27,7 +20,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// of it, or nothing when something cannot be written.
 ///
 /// The last file is the one that vouches for the others: an old one is removed before the first new file takes its place, and the new
-/// one comes last.
+/// one comes last. Of several processes that write there at once each leaves all of its files, the last one's on top.
 ///
 /// # Errors
 /// When the system refuses, with the path. Nothing of this call is left then, and what was there is as it was unless renaming itself
@@ -39,17 +32,19 @@ pub fn write_together(
 ) -> Result<(), (PathBuf, io::Error)> {
     let is_new = !folder.exists();
     fs::create_dir_all(folder).map_err(|error| (folder.to_owned(), error))?;
-    let staged = stage(folder, files);
-    if let Err(error) = staged {
-        for (name, _) in files {
-            // The first error is the one to report.
-            drop(fs::remove_file(sibling(&folder.join(name))));
-        }
-        if is_new {
-            drop(fs::remove_dir(folder));
-        }
-        return Err(error);
-    }
+    let stage = |(name, content): &(String, Vec<u8>)| {
+        let path = folder.join(name);
+        let file = staged(&path, content);
+        file.map(|file| (file, path.clone())).map_err(|error| (path, error))
+    };
+    // Those that were made go when one cannot be.
+    let whole: Vec<(NamedTempFile, PathBuf)> =
+        files.iter().map(stage).collect::<Result<_, _>>().inspect_err(|_| {
+            if is_new {
+                // The first error is the one to report.
+                drop(fs::remove_dir(folder));
+            }
+        })?;
     let last = files.last().map(|(name, _)| name);
     for name in obsolete.iter().chain(last) {
         let path = folder.join(name);
@@ -58,25 +53,27 @@ pub fn write_together(
             _ => {}
         }
     }
-    for (name, _) in files {
-        let path = folder.join(name);
-        fs::rename(sibling(&path), &path).map_err(|error| (path.clone(), error))?;
+    for (file, path) in whole {
+        file.persist(&path).map_err(|error| (path.clone(), error.error))?;
     }
     sync_folder(folder).map_err(|error| (folder.to_owned(), error))
 }
 
-/// Writes and syncs all files under their temporary names.
-fn stage(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), (PathBuf, io::Error)> {
-    for (name, content) in files {
-        let path = folder.join(name);
-        let temporary = sibling(&path);
-        let written = File::create(&temporary).and_then(|mut file| {
-            file.write_all(content)?;
-            file.sync_all()
-        });
-        written.map_err(|error| (path, error))?;
+/// `bytes` beside `path` under a name that no other process has, synced; removed when it is dropped.
+fn staged(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".writing-").suffix(".tmp");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // What others may read is decided by the umask, as for every other file.
+        builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    Ok(())
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    Ok(file)
 }
 
 /// Makes the names in `folder` durable. An empty path is the current folder.
@@ -87,12 +84,6 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     // Only Unix lets a folder be opened and synced; elsewhere the rename alone has to do.
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
-}
-
-fn sibling(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".tmp");
-    path.with_file_name(name)
 }
 
 #[cfg(test)]
@@ -130,6 +121,29 @@ mod tests {
         );
         let other = folder.path().join("other");
         assert!(write_together(&other, &bad, &[]).is_err() && !other.exists());
+    }
+
+    /// Twelve writers at once, twenty times: none fails, and what is left is one writer's files and nothing else.
+    #[test]
+    fn writers_at_once_leave_whole_files() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..20 {
+            std::thread::scope(|scope| {
+                for writer in 0..12 {
+                    let target = folder.path();
+                    scope.spawn(move || {
+                        let text = vec![b'a' + writer; 5000];
+                        let files = [("a".to_owned(), text.clone()), ("b".to_owned(), text)];
+                        write_together(target, &files, &["old".to_owned()]).unwrap();
+                    });
+                }
+            });
+            for name in ["a", "b"] {
+                let text = fs::read(folder.path().join(name)).unwrap();
+                assert!(text.len() == 5000 && text.iter().all(|byte| *byte == text[0]));
+            }
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        }
     }
 
     #[test]

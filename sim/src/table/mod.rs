@@ -12,8 +12,8 @@ mod parquet;
 
 pub use csv::{to_csv, write_csv};
 pub use error::TableError;
-pub use file::write_together;
-pub(crate) use file::{sync_folder, write_whole};
+pub(crate) use file::sync_folder;
+pub use file::{write_together, write_whole};
 pub use jsonl::to_jsonl;
 pub(crate) use parquet::{GroupWriter, TableFile};
 pub use parquet::{parquet_from_bytes, parquet_to_bytes, read_parquet, write_parquet};
