@@ -62,6 +62,10 @@ impl ExecutorError {
             Self::Runtime(RuntimeError::Load { .. } | RuntimeError::TooOld { .. }) => {
                 Some("leave out --ort-lib and ORT_DYLIB_PATH, and run `kvlab setup`".to_owned())
             }
+            Self::Text(TextError::NoTemplate { .. }) => Some(
+                "problem files are asked as chats: take a model with a chat template (`--model smollm2`), or leave out --problems for the problems that a model was made for"
+                    .to_owned(),
+            ),
             Self::Runtime(RuntimeError::CudaUnavailable { .. }) => {
                 Some("use --ep cpu, or --ep auto".to_owned())
             }

@@ -2,6 +2,7 @@
 
 use minijinja::{Environment, Error, ErrorKind, Value, context, syntax::SyntaxConfig};
 use serde::Serialize;
+use std::io::{self, Write};
 
 use super::error::TextError;
 
@@ -34,6 +35,8 @@ impl ChatTemplate {
             .keep_trailing_newline(true)
             .build()?;
         environment.set_syntax(syntax);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", python_json);
         environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
@@ -61,6 +64,30 @@ impl ChatTemplate {
     }
 }
 
+/// JSON as `json.dumps` of Python writes it, which is what templates were trained with: a blank behind each comma and colon, and no escape of HTML.
+fn python_json(value: &Value) -> Result<String, Error> {
+    let mut bytes = Vec::new();
+    let failed = |error: serde_json::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Blanks)).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+}
+
+struct Blanks;
+
+impl serde_json::ser::Formatter for Blanks {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +101,23 @@ mod tests {
             |role: &str, content: &str| ChatMessage { role: role.to_owned(), content: content.to_owned() };
         let text = template.format(&[say("user", "hi"), say("assistant", "yes?")]).unwrap();
         assert_eq!(text, "<user>hi\n<assistant>yes?\n<assistant>");
+    }
+
+    /// Templates are written for Jinja in Python: methods of its texts and lists, `tojson`, and loops that are left.
+    #[test]
+    fn what_templates_use_of_python_is_there() {
+        let chat = [ChatMessage { role: "user".to_owned(), content: " <think>a</think>b ".to_owned() }];
+        for (source, expected) in [
+            ("{{ messages[0].content.startswith(' <th') }}", "True"),
+            ("{{ messages[0].content.split('</think>')[-1].lstrip().rstrip() }}", "b"),
+            ("{{ messages[0].content.strip().replace('a', 'x').upper() }}", "<THINK>X</THINK>B"),
+            ("{% for key, value in messages[0].items() %}{{ key }}{% break %}{% endfor %}", "role"),
+            ("{{ messages[0].get('name', 'none') }}", "none"),
+            ("{{ {'a': [1, true], 'b': '<ü>'} | tojson }}", "{\"a\": [1, true], \"b\": \"<ü>\"}"),
+        ] {
+            let template = ChatTemplate::new(source.to_owned(), String::new(), String::new()).unwrap();
+            assert_eq!(template.format(&chat).unwrap(), expected, "{source}");
+        }
     }
 
     #[test]
