@@ -470,3 +470,24 @@ fn serving_studies_out_of_scale_are_refused_and_never_panic() {
 fn text_of_both(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
+
+/// A folder whose name is no text can be recorded into, so it can be replayed from, and into another one.
+#[cfg(unix)]
+#[test]
+fn names_that_are_no_text_stop_no_verb() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = with_trace();
+    let odd = std::ffi::OsStr::from_bytes(b"odd\xff");
+    std::fs::rename(folder.path().join("trace"), folder.path().join(odd)).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_kvlab"))
+        .current_dir(folder.path())
+        .arg("replay")
+        .arg(odd)
+        .args(["--policy", "snapkv", "--budget", "32", "--out"])
+        .arg(std::ffi::OsStr::from_bytes(b"out\xfe"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let out = folder.path().join(std::ffi::OsStr::from_bytes(b"out\xfe"));
+    assert!(out.join("results.json").exists());
+}

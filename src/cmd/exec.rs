@@ -26,9 +26,8 @@ use std::time::{Duration, Instant};
 /// Stacks over branch trees (`trees`): branches are decoded behind the prefix that the gate gives them, verification is skipped or stops at
 /// the layer that the rule says, deeper layers do not run, and a winner is chosen. Each row is compared with the full pipeline on the same problems.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: kvlab exec scenarios/smoke/tiny.yaml --problems questions.jsonl --limit 8 --out executed"
-)]
+#[command(after_help = "Examples:\n  kvlab exec scenarios/smoke/tiny.yaml --count 8 --out executed\n  \
+kvlab exec scenarios/smoke/tiny.yaml --model smollm2 --problems questions.jsonl --limit 8 --out executed")]
 pub(crate) struct Args {
     #[command(flatten)]
     live: LiveArgs,

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Decoding is greedy, batch 1. An interrupted recording goes on where it stopped when the command is given again.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: kvlab record --problems questions.jsonl --limit 8 --out my-trace\nEach line of a \
+    after_help = "Example: kvlab record --model smollm2 --problems questions.jsonl --limit 8 --out my-trace\nEach line of a \
 problem file is an object with `id`, `question` and maybe `answer` and `choices`."
 )]
 pub(crate) struct Args {

@@ -191,18 +191,29 @@ pub(crate) fn outcome(results: &Results) -> Done {
 }
 
 /// Flags that change where results go or how fast they come, and no number.
-const SILENT: &[&str] =
-    &["--threads", "--out", "--format", "--csv", "--check", "--shard", "--batch", "--fresh", "--tables"];
+const SILENT: &[&str] = &[
+    "--threads",
+    "--out",
+    "--format",
+    "--csv",
+    "--jsonl",
+    "--check",
+    "--shard",
+    "--batch",
+    "--fresh",
+    "--tables",
+];
 
 /// The command line as it was given, with the program's name only and without [`SILENT`] flags: equal results are
 /// attributed to equal commands.
 pub(crate) fn command_line() -> String {
     let mut words = vec!["kvlab".to_owned()];
-    let mut args = std::env::args().skip(1);
+    // A name that is no text is no reason to stop: it is shown as well as it can be.
+    let mut args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
     while let Some(arg) = args.next() {
         let name = arg.split('=').next().unwrap_or(&arg);
         if SILENT.contains(&name) {
-            let is_switch = matches!(name, "--csv" | "--check" | "--fresh");
+            let is_switch = matches!(name, "--csv" | "--jsonl" | "--check" | "--fresh");
             if !is_switch && !arg.contains('=') {
                 args.next();
             }
