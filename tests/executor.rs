@@ -15,4 +15,5 @@ mod parity;
 mod record;
 mod setup;
 pub(crate) mod support;
+mod times;
 mod tiny;

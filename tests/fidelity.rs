@@ -76,6 +76,7 @@ fn recorded(model: &mut Model, folder: &Path) -> Trace {
     let plan = RecordPlan {
         weights: PlannedWeights { w_o: Some(Dtype::F32), head: None },
         max_bytes: None,
+        times: false,
         open_loop: OpenLoop {
             chunk: chunk(16),
             max_new_tokens: NEW,

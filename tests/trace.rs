@@ -11,6 +11,7 @@ mod mutation;
 mod recording;
 mod round_trip;
 mod support;
+mod times;
 mod weights;
 
 pub(crate) use support::{files, reseal, seal_manifest};

@@ -53,6 +53,7 @@ fn plan(fields: StoredFields, new: u32) -> RecordPlan {
         grader: None,
         weights: PlannedWeights::default(),
         max_bytes: None,
+        times: false,
     }
 }
 

@@ -36,6 +36,7 @@ mod rope;
 mod runtime;
 pub mod setup;
 mod text;
+mod times;
 mod weights;
 pub mod workload;
 
@@ -58,3 +59,4 @@ pub use progress::{Progress, Quiet};
 pub use record::{Graded, Grader, PlannedWeights, PromptForm, RecordError, RecordItem, RecordPlan, record};
 pub use runtime::{Provider, ProviderChoice, RuntimeError, RuntimeReport};
 pub use text::{ChatMessage, ChatTemplate, TextCodec, TextError};
+pub use times::measure_times;

@@ -23,6 +23,7 @@ use crate::{
     progress::Progress,
     runtime::{Provider, ProviderChoice, RuntimeReport},
     text::{ChatMessage, TextError},
+    times::measure_times,
 };
 
 /// What is put before the model.
@@ -76,6 +77,8 @@ pub struct RecordPlan {
     pub grader: Option<Grader>,
     /// Which weights of the model go into the trace.
     pub weights: PlannedWeights,
+    /// Whether times of the parts of a pass are measured and kept. They differ from one recording to the next.
+    pub times: bool,
     /// Most bytes that the trace may take: problems that may not fit any more are left out, the last ones first.
     pub max_bytes: Option<u64>,
 }
@@ -188,6 +191,8 @@ pub fn record(
         }
     }
     write_weights(model, &mut writer)?;
+    let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+    write_times(model, &mut writer, longest + plan.open_loop.max_new_tokens as usize, progress)?;
     for (item, prompt) in items.iter().zip(&prompts).skip(done) {
         if !has_room(model, &writer, plan, prompt) {
             break;
@@ -210,6 +215,19 @@ fn has_room(model: &Model, writer: &TraceWriter, plan: &RecordPlan, prompt: &Pro
     };
     let used = footprint.empty() + writer.finished().map(taken).sum::<u64>();
     used + footprint.at_most(&plan.open_loop, prompt) <= max
+}
+
+/// Measures what the trace is to hold of times, for sequences of up to `longest` tokens.
+pub(crate) fn write_times(
+    model: &mut Model,
+    writer: &mut TraceWriter,
+    longest: usize,
+    progress: &dyn Progress,
+) -> Result<(), ExecutorError> {
+    if writer.misses_times() {
+        writer.put_times(&measure_times(model, longest, progress)?)?;
+    }
+    Ok(())
 }
 
 /// Copies the weights that the trace is to hold, a matrix at a time.
@@ -293,6 +311,7 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
             unembedding: plan.weights.head,
         },
         branches: None,
+        times: plan.times,
     };
     header_of(model, parts)
 }
@@ -306,13 +325,14 @@ pub(crate) struct HeaderParts {
     pub(crate) fields: StoredFields,
     pub(crate) weights: StoredWeights,
     pub(crate) branches: Option<StoredBranches>,
+    pub(crate) times: bool,
 }
 
 /// The header of a recording on `model`.
 pub(crate) fn header_of(model: &Model, parts: HeaderParts) -> Result<TraceHeader, ExecutorError> {
     let config = model.config();
     let identity = model.identity()?;
-    let HeaderParts { tool, workload, seed, decoding, fields, weights, branches } = parts;
+    let HeaderParts { tool, workload, seed, decoding, fields, weights, branches, times } = parts;
     Ok(TraceHeader {
         synthetic: None,
         tool,
@@ -329,6 +349,7 @@ pub(crate) fn header_of(model: &Model, parts: HeaderParts) -> Result<TraceHeader
         branches,
         requests: None,
         derived_from: Vec::new(),
+        times,
     })
 }
 

@@ -147,6 +147,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         dtype: record::StoreDtype::F32,
         weights: Vec::new(),
         max_bytes: None,
+        times: false,
         threads: args.threads,
         seed: args.seed,
         branching: BranchArgs::default(),

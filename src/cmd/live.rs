@@ -136,6 +136,7 @@ impl LiveArgs {
         }
         let set = self.items.trees(self.seed, &self.model, self.branches.get(), self.one_wording)?;
         let plan = BranchPlan {
+            times: false,
             chunk: CHUNK,
             max_new_tokens: self.max_new_tokens.unwrap_or(set.usual_new_tokens),
             steps: true,

@@ -52,6 +52,10 @@ pub(crate) struct Args {
     /// are left out, and it is said how many
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "branches")]
     pub(crate) max_bytes: Option<u64>,
+    /// Also measure how long prefill, decoding, single layers, gates, the head and evictions take on this machine, and keep the times for
+    /// `cost: {kind: measured}` of a serving study. They differ from one recording to the next, and the trace with them
+    #[arg(long)]
+    pub(crate) times: bool,
     /// Threads within an operator [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -188,6 +192,7 @@ pub(crate) fn into_trace(
         grader: Some(set.grader),
         weights: weights(model, args, attention),
         max_bytes: args.max_bytes,
+        times: args.times,
     };
     let forecast = Forecast::of(model, &set.items, &plan)?;
     news(&format!(

@@ -55,6 +55,7 @@ pub(crate) fn into_trace(
         chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
         max_new_tokens,
         steps: !args.branching.no_steps,
+        times: args.times,
         tool: tool(),
         workload: workload(args, &set.name)?,
         seed: args.seed,

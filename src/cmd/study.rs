@@ -5,11 +5,23 @@ use crate::output::news;
 use crate::progress::Bars;
 use kvlab_sim::fidelity::{Predictor, predict_cells};
 use kvlab_sim::results::{self, Formats, Results, SourceInfo};
-use kvlab_sim::run::{RunOptions, source_info, study};
+use kvlab_sim::run::{RunOptions, Study, source_info, study};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::Trace;
 use std::path::Path;
+
+/// Says how well measured times were fitted, where a cost model is.
+pub(crate) fn tell_fit(study: &Study<'_>) {
+    let Some(params) = study.cost_params() else { return };
+    let percent = |key: &str| params[key].as_f64().map(|error| format!("{:.1} %", 100.0 * error));
+    if let (Some(mean), Some(most)) = (percent("mean_relative_error"), percent("max_relative_error")) {
+        let count = &params["measurements"];
+        news(&format!(
+            "simulated times are fitted to {count} measured ones: off by {mean} in the mean, {most} at most"
+        ));
+    }
+}
 
 /// A number of worker threads that a machine may have.
 pub(crate) fn threads(given: &str) -> Result<usize, String> {

@@ -120,6 +120,7 @@ fn over(
     info: SourceInfo,
 ) -> Result<Done, CliError> {
     let study = Study::of(scenario, source, info)?;
+    study::tell_fit(&study);
     if args.dry_run {
         return dry_run(&study);
     }

@@ -15,6 +15,7 @@ fn plan() -> RecordPlan {
     RecordPlan {
         weights: PlannedWeights { w_o: Some(Dtype::F32), head: Some(Dtype::F32) },
         max_bytes: None,
+        times: false,
         open_loop: OpenLoop {
             chunk: chunk(5),
             max_new_tokens: 6,

@@ -42,6 +42,7 @@ pub(crate) fn branch_plan(set: &TreeSet) -> BranchPlan {
         chunk: chunk(64),
         max_new_tokens: 120,
         steps: true,
+        times: false,
         tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
         workload: WorkloadInfo { name: set.name.clone(), seed: 7, file_sha256: None },
         seed: 7,

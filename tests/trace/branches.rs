@@ -138,6 +138,7 @@ fn header_of_trees() -> TraceHeader {
             no_token: None,
         }),
         requests: None,
+        times: false,
         derived_from: Vec::new(),
     }
 }

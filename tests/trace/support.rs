@@ -177,6 +177,7 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
         branches: None,
         requests: None,
         derived_from: Vec::new(),
+        times: false,
     }
 }
 

@@ -46,6 +46,8 @@ pub struct BranchPlan {
     pub max_new_tokens: u32,
     /// Whether the facts of every decoding step are kept.
     pub steps: bool,
+    /// Whether times of the parts of a pass are measured and kept.
+    pub times: bool,
     /// The program.
     pub tool: ToolInfo,
     /// Where the problems come from.
@@ -94,10 +96,18 @@ pub fn record_branches(
                 yes_token: Some(verdict_tokens.0),
                 no_token: Some(verdict_tokens.1),
             }),
+            times: plan.times,
         },
     )?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
     let done = writer.finished_problems() as usize;
+    if writer.misses_times() {
+        let mut longest = 0;
+        for item in items {
+            longest = prompts(model, item, plan)?.iter().map(Vec::len).fold(longest, usize::max);
+        }
+        record::write_times(model, &mut writer, longest + plan.max_new_tokens as usize, progress)?;
+    }
     progress.start("recording branch trees", Some(items.len() as u64));
     progress.advance(done.min(items.len()) as u64);
     for item in items.iter().skip(done) {

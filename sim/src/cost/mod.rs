@@ -10,7 +10,8 @@ mod tables;
 mod unit;
 
 pub use error::CostError;
-pub use measured::{Fit, Measurement, fit};
+pub use measured::{Fit, Measurement, fit, parse_times};
+pub(crate) use measured::{TimesFrom, times_from, with_times};
 pub use roofline::Roofline;
 pub use tables::{Device, Model, Software, devices, models, software};
 

@@ -5,8 +5,9 @@ use super::{RunError, assemble, eviction, exit, pool, retained, serve, shard, tr
 use crate::results::{
     Outcome, Part, RESULTS_VERSION, Results, ResultsError, Section, SourceInfo, StudyPlan, Unit, UnitKind,
 };
-use crate::scenario::{Plan, PoolPlan, Scenario};
+use crate::scenario::{Plan, PoolPlan, Scenario, ServeStudy};
 use crate::trace::TraceSource;
+use std::borrow::Cow;
 
 /// How a study is run. None of it changes a number.
 pub struct RunOptions<'a> {
@@ -34,6 +35,8 @@ pub struct Study<'a> {
     problems: usize,
     plan: Plan,
     pool: Vec<PoolPlan<'a>>,
+    /// With the times of the trace, where it takes them.
+    serve: Option<Cow<'a, ServeStudy>>,
     units: Vec<Unit>,
     /// Where each section begins in `units`, by [`Section::ALL`], and the end.
     starts: Vec<usize>,
@@ -70,6 +73,10 @@ impl<'a> Study<'a> {
         }
         let plan = scenario.plan(context.shape.vocab);
         let pool = scenario.pool_cells();
+        let timed = |study: &'a ServeStudy| {
+            study.timed(source.shape().layers, || source.times().map_err(RunError::from))
+        };
+        let serve = scenario.serve.as_ref().map(timed).transpose()?;
         let (mut units, mut starts) = (Vec::new(), vec![0]);
         for section in Section::ALL {
             match section {
@@ -90,7 +97,7 @@ impl<'a> Study<'a> {
                     }
                 }
                 Section::Serve => {
-                    if let Some(study) = &scenario.serve {
+                    if let Some(study) = &serve {
                         units.extend(serve::units(study)?);
                     }
                 }
@@ -108,13 +115,20 @@ impl<'a> Study<'a> {
             tokens: context.sequences.iter().map(|meta| u64::from(meta.len)).sum(),
             ..info
         };
-        Ok(Self { scenario, source, info, problems: context.problems.len(), plan, pool, units, starts })
+        let problems = context.problems.len();
+        Ok(Self { scenario, source, info, problems, plan, pool, serve, units, starts })
     }
 
     /// The units, in table order.
     #[must_use]
     pub fn units(&self) -> &[Unit] {
         &self.units
+    }
+
+    /// The effective parameters of the serving study's cost model, the error of a fit included; absent without such a study.
+    #[must_use]
+    pub fn cost_params(&self) -> Option<serde_json::Value> {
+        self.serve.as_ref().and_then(|study| study.cost().ok()).map(|cost| cost.params())
     }
 
     /// What is read: sequences, their tokens, and problems with branch trees.
@@ -206,7 +220,7 @@ impl<'a> Study<'a> {
                     }
                 }
                 Section::Serve => {
-                    if let Some(study) = &scenario.serve {
+                    if let Some(study) = &self.serve {
                         serve::run(&context, study, &batches, &mut keep)?;
                     }
                 }

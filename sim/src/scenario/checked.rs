@@ -184,7 +184,10 @@ impl Scenario {
             file: file.clone(),
             kind: Box::new(ScenarioErrorKind::Io(error)),
         })?;
-        Self::parse(&text, &file)
+        let mut scenario = Self::parse(&text, &file)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        scenario.read_times(folder).map_err(|kind| ScenarioError { file, kind: Box::new(kind) })?;
+        Ok(scenario)
     }
 
     /// Parses and checks `text`; `file` is named in errors.

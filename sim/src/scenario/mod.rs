@@ -15,6 +15,7 @@ mod pool;
 mod raw;
 mod schema;
 mod serve;
+mod times;
 mod trees;
 mod tune;
 

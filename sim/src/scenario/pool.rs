@@ -2,7 +2,7 @@
 
 use super::checked::value;
 use super::raw::RawPool;
-use super::{Scenario, ScenarioErrorKind};
+use super::{Scenario, ScenarioErrorKind, ServeStudy};
 use crate::policy::pool::Pool;
 use crate::policy::{PolicyError, RawParams, registry};
 use crate::pool::{Capacity, synth};
@@ -90,7 +90,8 @@ impl Scenario {
     #[must_use]
     pub fn needs_no_trace(&self) -> bool {
         let is_generated = |pool: &PoolStudy| matches!(pool.stream, StreamChoice::Generated { .. });
-        let reads = self.eviction.is_some() || self.exit.is_some() || self.trees.is_some();
+        let takes_times = self.serve.as_ref().is_some_and(ServeStudy::takes_times_of_trace);
+        let reads = self.eviction.is_some() || self.exit.is_some() || self.trees.is_some() || takes_times;
         !reads && self.pool.as_ref().is_none_or(is_generated)
     }
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 /// Arms over one set of generated problems.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeStudy {
-    cost_id: String,
-    cost_params: RawParams,
+    pub(super) cost_id: String,
+    pub(super) cost_params: RawParams,
     /// The problems.
     pub problems: ProblemSizes,
     /// When they arrive.
@@ -333,10 +333,8 @@ pub(super) fn checked(raw: RawServe) -> Result<ServeStudy, ScenarioErrorKind> {
         arms,
         claims,
     };
-    match study.cost() {
-        Ok(_) => Ok(study),
-        Err(error) => Err(value("serve.cost", &error.to_string(), "a cost model and its parameters")),
-    }
+    study.check_cost()?;
+    Ok(study)
 }
 
 #[cfg(test)]

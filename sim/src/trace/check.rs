@@ -5,6 +5,7 @@ use super::facts_schema::{
     LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
 };
 use super::manifest::{DECODING_MODES, FINISH_REASONS, Manifest, NO_SEQUENCES, ProblemInfo};
+use super::times::TIMES;
 use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, TraceVersion, Weight};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,6 +31,7 @@ pub(crate) fn check(manifest: &Manifest, path: &Path) -> Result<(), TraceError> 
     checker.branches()?;
     checker.shards()?;
     checker.tables()?;
+    checker.times()?;
     checker.weights()
 }
 
@@ -93,6 +95,18 @@ impl Checker<'_> {
         })
     }
 
+    /// The file of measured times has one name.
+    fn times(&self) -> Result<(), TraceError> {
+        let Some(times) = &self.manifest.times else { return Ok(()) };
+        if times.path != TIMES {
+            return Err(self.malformed("times.path", &times.path, TIMES));
+        }
+        if times.rows == 0 {
+            return Err(self.malformed("times.rows", 0, "at least 1"));
+        }
+        self.digest("times.sha256", &times.sha256)
+    }
+
     /// Weights and rotation, which format 1.1 brought.
     fn weights(&self) -> Result<(), TraceError> {
         let manifest = self.manifest;
@@ -102,7 +116,8 @@ impl Checker<'_> {
                 || manifest.branches.is_some()
                 || manifest.requests.is_some()
                 || !manifest.derived_from.is_empty()
-                || !manifest.weights.is_empty())
+                || !manifest.weights.is_empty()
+                || manifest.times.is_some())
         {
             let found = format!("keys of format 1.1 in a trace of format {}", manifest.format);
             return Err(self.malformed("format", found, "the keys of its own version"));

@@ -70,6 +70,9 @@ pub struct Manifest {
     /// The files of model weights, in the order of [`super::Weight`]. Since 1.1.
     #[serde(default)]
     pub weights: Vec<WeightInfo>,
+    /// The measured times, when there are any: the only key that is left out when there are none. Since 1.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<TableInfo>,
 }
 
 /// How tokens may have been chosen.

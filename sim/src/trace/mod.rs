@@ -21,6 +21,7 @@ mod shard;
 mod source;
 mod summary;
 pub mod synth;
+mod times;
 mod verify;
 mod version;
 mod weights;

@@ -384,6 +384,7 @@ fn header(lines: &Path, digest: &str, block_tokens: u32, synthetic: Option<Synth
         weights: StoredWeights::default(),
         branches: None,
         requests: Some(StoredRequests { block_tokens }),
+        times: false,
         derived_from: vec![DerivedFrom {
             digest: digest.to_owned(),
             how: "import of Mooncake lines".to_owned(),

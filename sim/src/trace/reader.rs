@@ -17,7 +17,8 @@ use super::map::map;
 use super::requests::{self, Request};
 use super::shard::{self, Layout, TensorField};
 use super::source::{LayerTensors, LensRow, SequenceMeta, TraceSource};
-use super::{RopeInfo, SequenceInfo, ShardInfo, TraceError, Weight, weights};
+use super::{RopeInfo, SequenceInfo, ShardInfo, TraceError, Weight, times, weights};
+use crate::cost::Measurement;
 use crate::table::{Table, TableFile};
 use crate::types::{LayerIdx, ModelShape, SeqIdx, TokenId};
 use bytes::Bytes;
@@ -108,6 +109,9 @@ impl Trace {
         }
         for weight in &manifest.weights {
             check_size(root, &weight.path, weight.bytes)?;
+        }
+        if let Some(times) = &manifest.times {
+            check_size(root, &times.path, times.bytes)?;
         }
         let shards = manifest.sequences.iter().map(|sequence| {
             let start = manifest.shards.partition_point(|shard| shard.seq < sequence.seq);
@@ -381,6 +385,10 @@ impl TraceSource for Trace {
 
     fn rope(&self) -> Option<&RopeInfo> {
         self.manifest.rope.as_ref()
+    }
+
+    fn times(&self) -> Result<Vec<Measurement>, TraceError> {
+        times::read(self)
     }
 
     fn w_o(&self, layer: LayerIdx) -> Result<Array3<f32>, TraceError> {

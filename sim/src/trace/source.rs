@@ -1,6 +1,8 @@
 //! What a replay asks of a trace, whether it was recorded, generated or built in a test.
 
+use super::times::TIMES;
 use super::{Problem, Request, RopeInfo, TraceError};
+use crate::cost::Measurement;
 use crate::types::{LayerIdx, ModelShape, Pos, SeqIdx, TokenId};
 use ndarray::{Array2, Array3};
 
@@ -119,6 +121,14 @@ pub trait TraceSource: Sync {
     /// When there is no such sequence, or its tokens are not known or cannot be read.
     fn prompt_tokens(&self, _seq: SeqIdx) -> Result<Vec<TokenId>, TraceError> {
         Err(TraceError::MissingField { field: "tokens.token", held: Vec::new() })
+    }
+
+    /// Measured times of the parts of a pass, for cost models.
+    ///
+    /// # Errors
+    /// When the source has none, or they cannot be read.
+    fn times(&self) -> Result<Vec<Measurement>, TraceError> {
+        Err(TraceError::MissingField { field: TIMES, held: Vec::new() })
     }
 
     /// How queries and keys were rotated; `None` when they were not. [`crate::rope::Rope`] undoes it.

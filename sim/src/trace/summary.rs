@@ -93,7 +93,8 @@ pub fn summary(trace: &Trace) -> Result<Summary, TraceError> {
     fields.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     let bytes = manifest.shards.iter().map(|shard| shard.bytes).sum::<u64>()
         + manifest.tables.iter().map(|table| table.bytes).sum::<u64>()
-        + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>();
+        + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>()
+        + manifest.times.as_ref().map_or(0, |times| times.bytes);
     Ok(Summary { fields, studies: studies.collect(), bytes })
 }
 

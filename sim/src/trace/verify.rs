@@ -7,7 +7,7 @@ use super::facts_schema::{LENS, LENS_TOP, REQUESTS};
 use super::manifest::{Manifest, SequenceInfo};
 use super::reader::Trace;
 use super::source::{LensRow, TraceSource};
-use super::{TraceError, TraceVersion, Weight, branches, folder, lens_check, weights};
+use super::{TraceError, TraceVersion, Weight, branches, folder, lens_check, times, weights};
 use crate::num;
 use crate::types::{SeqIdx, TokenId};
 use serde::Serialize;
@@ -99,6 +99,9 @@ pub fn verify_to(root: &Path, depth: Depth) -> Result<VerifyReport, TraceError> 
     let lens_recomputed = lens_check::check(&trace, depth == Depth::All)?;
     let branch_outcomes = branches::check(&trace)?;
     let requests = check_requests(&trace)?;
+    if manifest.times.is_some() {
+        times::read(&trace)?;
+    }
     Ok(VerifyReport {
         format: manifest.format,
         digest: trace.digest(),
@@ -109,7 +112,8 @@ pub fn verify_to(root: &Path, depth: Depth) -> Result<VerifyReport, TraceError> 
         shards: manifest.shards.len() as u64,
         bytes: manifest.shards.iter().map(|shard| shard.bytes).sum::<u64>()
             + manifest.tables.iter().map(|table| table.bytes).sum::<u64>()
-            + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>(),
+            + manifest.weights.iter().map(|weight| weight.bytes).sum::<u64>()
+            + manifest.times.as_ref().map_or(0, |times| times.bytes),
         tensor_values,
         lens_facts,
         lens_recomputed,
@@ -128,7 +132,8 @@ pub(super) fn check_digests(trace: &Trace) -> Result<(), TraceError> {
     let shards = manifest.shards.iter().map(|shard| (&shard.path, &shard.sha256));
     let tables = manifest.tables.iter().map(|table| (&table.path, &table.sha256));
     let weights = manifest.weights.iter().map(|weight| (&weight.path, &weight.sha256));
-    let mut files = shards.chain(tables).chain(weights);
+    let times = manifest.times.iter().map(|times| (&times.path, &times.sha256));
+    let mut files = shards.chain(tables).chain(weights).chain(times);
     files.try_for_each(|(path, expected)| check_digest(trace.path(), path, expected))
 }
 
@@ -278,6 +283,7 @@ fn unlisted(root: &Path, manifest: &Manifest) -> Result<Vec<String>, TraceError>
     known.extend(manifest.shards.iter().map(|shard| shard.path.clone()));
     known.extend(manifest.tables.iter().map(|table| table.path.clone()));
     known.extend(manifest.weights.iter().map(|weight| weight.path.clone()));
+    known.extend(manifest.times.iter().map(|times| times.path.clone()));
     let mut found = Vec::new();
     for folder in ["", "facts/", "tensors/", "weights/"] {
         let path = root.join(folder);

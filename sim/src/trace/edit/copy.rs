@@ -48,6 +48,11 @@ impl Copy {
         Ok(())
     }
 
+    /// Copies measured times, where they are taken.
+    pub(super) fn times(&mut self, trace: &Trace) -> Result<(), TraceError> {
+        if self.writer.misses_times() { self.writer.put_times(&trace.times()?) } else { Ok(()) }
+    }
+
     /// Copies the selected part of one trace.
     pub(super) fn part(
         &mut self,

@@ -129,6 +129,10 @@ fn write(
     }
     let mut left_out = Vec::new();
     let mut header = header(first, selection, storage, &mut left_out);
+    if header.times && !others.is_empty() {
+        header.times = false;
+        left_out.push("measured times: each trace has its own".to_owned());
+    }
     let is_of_one_seed = others.iter().all(|(other, _)| seeds(other) == seeds(first));
     let derived = |trace: &Trace| {
         let (seed, generator) = seeds(trace);
@@ -149,6 +153,7 @@ fn write(
     let mut copy = copy::Copy::new(writer, storage.dtype == Some(Dtype::F16));
     let mut fill = || {
         copy.weights(first, selection)?;
+        copy.times(first)?;
         parts.iter().try_for_each(|(trace, selection)| copy.part(trace, selection, &mut left_out))
     };
     let outcome = match fill() {
@@ -273,6 +278,9 @@ fn header(trace: &Trace, selection: &Selection, storage: Storage, left_out: &mut
     if manifest.branches.is_some() && !all_layers {
         left_out.push("branch facts: they are about all layers".to_owned());
     }
+    if manifest.times.is_some() && !all_layers {
+        left_out.push("measured times: they are about all layers".to_owned());
+    }
     for field in manifest.fields.iter().filter(|field| super::field(&field.name).is_none()) {
         left_out.push(format!("{}: this program does not know it", field.name));
     }
@@ -314,6 +322,7 @@ fn header(trace: &Trace, selection: &Selection, storage: Storage, left_out: &mut
             .as_ref()
             .map(|requests| StoredRequests { block_tokens: requests.block_tokens }),
         derived_from: Vec::new(),
+        times: manifest.times.is_some() && all_layers,
     }
 }
 

@@ -381,6 +381,7 @@ impl SyntheticBranches {
             }),
             requests: None,
             derived_from: Vec::new(),
+            times: false,
         };
         let mut writer = TraceWriter::create(target, header, leftover)?;
         for index in writer.finished_problems()..self.params.problems {

@@ -202,6 +202,7 @@ impl Synthetic {
             branches: None,
             requests: None,
             derived_from: Vec::new(),
+            times: false,
         }
     }
 

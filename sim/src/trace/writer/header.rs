@@ -66,6 +66,8 @@ pub struct TraceHeader {
     pub requests: Option<StoredRequests>,
     /// The traces that this one is made from.
     pub derived_from: Vec<DerivedFrom>,
+    /// Whether measured times are stored.
+    pub times: bool,
 }
 
 /// The beginning of a sequence.
@@ -207,6 +209,7 @@ impl TraceHeader {
             shards: Vec::new(),
             tables: Vec::new(),
             weights: Vec::new(),
+            times: None,
         }
     }
 

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const JOURNAL: &str = "journal";
 const HEADER: &str = "journal/header.json";
 const LOCK: &str = "journal/lock";
+const TIMES_ENTRY: &str = "journal/times.json";
 
 /// The folders of an unfinished recording with this header.
 fn folders(header: &TraceHeader) -> Vec<&'static str> {
@@ -68,6 +69,8 @@ pub(super) struct Journal {
     pub(super) batches: Vec<Batch>,
     /// Weights that are written, in order.
     pub(super) weights: Vec<WeightInfo>,
+    /// The measured times, when they are written.
+    pub(super) times: Option<TableInfo>,
     /// Digest of the manifest, when the recording was interrupted after writing it.
     pub(super) sealed: Option<String>,
     /// Held while the recording runs.
@@ -103,28 +106,31 @@ impl Journal {
         let lock = lock(root)?;
         if has_leftover
             && leftover == Leftover::Resume
-            && let Some((entries, batches, weights, digest)) = sealed_entries(root, header)?
+            && let Some((entries, batches, weights, times, digest)) = sealed_entries(root, header)?
         {
-            let root = root.to_owned();
-            return Ok(Self { root, folders, entries, batches, weights, sealed: Some(digest), _lock: lock });
+            let (root, sealed) = (root.to_owned(), Some(digest));
+            return Ok(Self { root, folders, entries, batches, weights, times, sealed, _lock: lock });
         }
         let header_path = root.join(HEADER);
-        let (entries, batches, weights) =
+        let (entries, batches, weights, times) =
             if has_leftover && leftover == Leftover::Resume && header_path.exists() {
                 check_header(&header_path, header)?;
-                (finished_entries(root), finished_batches(root), finished_weights(root, header))
+                let (weights, times) = (finished_weights(root, header), finished_times(root));
+                (finished_entries(root), finished_batches(root), weights, times)
             } else {
-                (Vec::new(), Vec::new(), Vec::new())
+                (Vec::new(), Vec::new(), Vec::new(), None)
             };
         let parts: Vec<&TableInfo> = batches.iter().flat_map(|batch: &Batch| &batch.parts).collect();
         let batch_files =
             (0..batches.len()).map(batch_path).chain(parts.iter().map(|part| part.path.clone()));
-        remove_strangers(root, &folders, &entries, &weights, batch_files.collect())?;
-        if entries.is_empty() && batches.is_empty() && weights.is_empty() {
+        let times_files = times.iter().flat_map(|times| [TIMES_ENTRY.to_owned(), times.path.clone()]);
+        remove_strangers(root, &folders, &entries, &weights, batch_files.chain(times_files).collect())?;
+        if entries.is_empty() && batches.is_empty() && weights.is_empty() && times.is_none() {
             let bytes = to_json(header, &header_path)?;
             write_whole(&header_path, &bytes).map_err(|error| TraceError::io(&header_path, error))?;
         }
-        Ok(Self { root: root.to_owned(), folders, entries, batches, weights, sealed: None, _lock: lock })
+        let (root, sealed) = (root.to_owned(), None);
+        Ok(Self { root, folders, entries, batches, weights, times, sealed, _lock: lock })
     }
 
     /// The folders whose names must be durable before the trace is: what is in it, and itself.
@@ -156,6 +162,13 @@ impl Journal {
     pub(super) fn enter_weight(&mut self, weight: WeightInfo) -> Result<(), TraceError> {
         self.write(&weight_path(self.weights.len()), &weight)?;
         self.weights.push(weight);
+        Ok(())
+    }
+
+    /// Enters the file of measured times, which is synced.
+    pub(super) fn enter_times(&mut self, times: TableInfo) -> Result<(), TraceError> {
+        self.write(TIMES_ENTRY, &times)?;
+        self.times = Some(times);
         Ok(())
     }
 
@@ -220,8 +233,8 @@ fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
     Err(TraceError::ResumeMismatch { path: path.parent().unwrap_or(path).to_owned(), part: part.to_owned() })
 }
 
-/// Sequences, other facts, weights and the manifest's digest.
-type Sealed = (Vec<Entry>, Vec<Batch>, Vec<WeightInfo>, String);
+/// Sequences, other facts, weights, times and the manifest's digest.
+type Sealed = (Vec<Entry>, Vec<Batch>, Vec<WeightInfo>, Option<TableInfo>, String);
 
 /// The content of a recording that was interrupted after its manifest was written.
 fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, TraceError> {
@@ -229,7 +242,8 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
     let tables = manifest.tables.iter().map(|table| (&table.path, table.bytes, &table.sha256));
     let shards = manifest.shards.iter().map(|shard| (&shard.path, shard.bytes, &shard.sha256));
     let weights = manifest.weights.iter().map(|weight| (&weight.path, weight.bytes, &weight.sha256));
-    if !is_intact(root, tables.chain(shards).chain(weights)) {
+    let times = manifest.times.iter().map(|times| (&times.path, times.bytes, &times.sha256));
+    if !is_intact(root, tables.chain(shards).chain(weights).chain(times)) {
         return Ok(None);
     }
     let begun = Manifest {
@@ -240,9 +254,10 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
         shards: Vec::new(),
         tables: Vec::new(),
         weights: Vec::new(),
+        times: None,
         ..manifest.clone()
     };
-    if begun != header.manifest() {
+    if begun != header.manifest() || manifest.times.is_some() != header.times {
         return Err(TraceError::ResumeMismatch { path: root.to_owned(), part: "header".to_owned() });
     }
     let entry = |sequence: SequenceInfo| Entry {
@@ -259,7 +274,7 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
     });
     let batches = problems.chain(requests).collect();
     let entries = manifest.sequences.iter().cloned().map(entry).collect();
-    Ok(Some((entries, batches, manifest.weights.clone(), digest)))
+    Ok(Some((entries, batches, manifest.weights.clone(), manifest.times.clone(), digest)))
 }
 
 /// Whether files have the size and digest on record.
@@ -310,6 +325,13 @@ fn finished_weights(root: &Path, header: &TraceHeader) -> Vec<WeightInfo> {
         is_right.then_some(info)
     };
     header.weights.list(&header.shape).into_iter().enumerate().map_while(read).collect()
+}
+
+/// The measured times, when their file is as it was.
+fn finished_times(root: &Path) -> Option<TableInfo> {
+    let (_, path) = open_inside(root, TIMES_ENTRY).ok()?;
+    let info: TableInfo = parse_json(&fs::read(&path).ok()?, &path).ok()?;
+    is_intact(root, [(&info.path, info.bytes, &info.sha256)].into_iter()).then_some(info)
 }
 
 /// Removes every file that belongs neither to the journal nor to a finished sequence, and any manifest.

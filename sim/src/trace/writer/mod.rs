@@ -14,7 +14,8 @@ pub use header::{Chunk, LayerChunk, SequenceEnd, SequenceStart, StoredFields, Tr
 
 use super::folder;
 use super::manifest::{Manifest, SequenceInfo};
-use super::{Dtype, Problem, Request, TraceError, Weight, branches, manifest, requests, weights};
+use super::{Dtype, Problem, Request, TraceError, Weight, branches, manifest, requests, times, weights};
+use crate::cost::Measurement;
 use crate::table::{Table, sync_folder};
 use crate::types::{Pos, SeqIdx};
 use buffer::ShardBuffer;
@@ -192,6 +193,24 @@ impl TraceWriter {
         self.journal.enter_weight(info)
     }
 
+    /// Whether the header names measured times and they are not written yet.
+    #[must_use]
+    pub fn misses_times(&self) -> bool {
+        self.header.times && self.journal.times.is_none()
+    }
+
+    /// Writes the measured times.
+    ///
+    /// # Errors
+    /// When the header names none, they are there, none are given, or the system refuses.
+    pub fn put_times(&mut self, times: &[Measurement]) -> Result<(), TraceError> {
+        if !self.misses_times() {
+            return Err(TraceError::chunk("times", "measured times", "none, or none any more"));
+        }
+        let info = times::write(&self.root, times)?;
+        self.journal.enter_times(info)
+    }
+
     /// Begins the next sequence and gives its index.
     ///
     /// # Errors
@@ -289,6 +308,9 @@ impl TraceWriter {
                 "every weight of the header",
             ));
         }
+        if self.misses_times() {
+            return Err(TraceError::chunk("finish", "no times", "the measured times that the header names"));
+        }
         if let Some(open) = &self.open {
             return Err(TraceError::chunk(
                 "finish",
@@ -332,6 +354,7 @@ fn seal(root: &Path, header: &TraceHeader, journal: &Journal) -> Result<String, 
         shards: shards.concat(),
         tables,
         weights: journal.weights.clone(),
+        times: journal.times.clone(),
         ..header.manifest()
     };
     if manifest.sequences.is_empty() {
