@@ -10,6 +10,7 @@ mod chain_text;
 mod exported;
 mod families;
 pub(crate) mod gguf_files;
+mod lanes;
 mod model_check;
 mod parity;
 mod record;

@@ -41,7 +41,7 @@ mod weights;
 pub mod workload;
 
 pub use decode::{
-    Ask, Attending, BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, LayerCache,
+    Ask, Attending, BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, Lanes, LayerCache,
     LayerDone, LensFacts, LensOptions, Pass, Quantity, RawLens, Rewrite, Select, Taps, TopToken,
 };
 pub use embedded::{EmbeddedError, embedded_model};

@@ -303,6 +303,7 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
             mode: "greedy".to_owned(),
             max_new_tokens: plan.open_loop.max_new_tokens,
             chat_template: items.iter().any(|item| matches!(item.prompt, PromptForm::Chat(_))),
+            batch: None,
         },
         fields: plan.open_loop.fields,
         weights: StoredWeights {

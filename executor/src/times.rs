@@ -12,7 +12,7 @@ use kvlab_sim::cost::Measurement;
 use ndarray::{Array2, s};
 
 use crate::{
-    decode::{KvCache, Taps},
+    decode::{KvCache, Lanes, Taps},
     error::ExecutorError,
     family::DecoderConfig,
     model::Model,
@@ -27,6 +27,8 @@ const LONGEST: usize = 1024;
 const SHORTEST: usize = 8;
 /// Tokens of a suffix behind a cache, as a branch or a gate runs them.
 const SUFFIX: usize = 8;
+/// Sequences that are decoded in one pass.
+const TOGETHER: [usize; 3] = [2, 4, 8];
 /// Rows that go through the head at once.
 const HEAD_ROWS: [usize; 3] = [1, 4, 16];
 /// Prompt tokens per pass, to fill caches.
@@ -42,13 +44,15 @@ struct Case {
 enum Work {
     /// A pass of `new` tokens behind `context` through the first `layers` layers; with the logits of the last token through all of them.
     Pass { new: usize, context: usize, layers: usize },
+    /// A token of each of `rows` sequences behind caches of `context` tokens of their own, with their logits.
+    Together { rows: usize, context: usize },
     /// Logits of so many rows.
     Head { rows: usize },
     /// Every layer keeps every other of `context` tokens.
     Evict { context: usize },
 }
 
-/// Measures prefill by length, decoding and suffixes by length of the cache, passes through a part of the layers (what a cheap gate costs), the head, and
+/// Measures prefill by length, decoding by length of the cache and number of sequences, suffixes behind a cache, passes through a part of the layers (what a cheap gate costs), the head, and
 /// the copies of an eviction, for prompts and caches of up to `longest` tokens.
 ///
 /// # Errors
@@ -116,6 +120,9 @@ fn cases(config: &DecoderConfig, lengths: &[usize], rows: usize) -> Vec<Case> {
             add(part, Work::Pass { new: length, context: 0, layers });
             add(part, Work::Pass { new: SUFFIX, context: length, layers });
         }
+        for rows in TOGETHER {
+            add("decode", Work::Together { rows, context: length });
+        }
         add("evict", Work::Evict { context: length });
     }
     for count in HEAD_ROWS.into_iter().filter(|count| *count <= rows) {
@@ -151,6 +158,16 @@ impl Bench<'_> {
                 if layers == all {
                     decoder.last_logits(&pass)?;
                 }
+                Ok(begin.elapsed())
+            }
+            Work::Together { rows, context } => {
+                let mut lanes = Lanes::joined(&vec![cache(context, self.model)?; rows])?;
+                let fed: Vec<(usize, u32)> =
+                    (0..rows).map(|lane| (lane, self.tokens[context + lane])).collect();
+                let mut decoder = self.model.decoder()?;
+                let begin = Instant::now();
+                let pass = decoder.forward_lanes(&mut lanes, &fed, Taps::NONE)?;
+                decoder.logits(&pass)?;
                 Ok(begin.elapsed())
             }
             Work::Head { rows } => {
@@ -204,6 +221,14 @@ fn measurement(case: Case, config: &DecoderConfig) -> Measurement {
                 ..base
             }
         }
+        Work::Together { rows, context } => Measurement {
+            rows: count(rows),
+            new_tokens: 1,
+            context_tokens: count(context),
+            heads: count(rows),
+            head_products: 1,
+            ..base
+        },
         Work::Head { rows } => Measurement { heads: count(rows), head_products: 1, ..base },
         Work::Evict { context } => Measurement { copied_tokens: kept(context).len() as u64, ..base },
     }

@@ -41,6 +41,10 @@ pub(crate) struct LiveArgs {
     /// For `trees` and `pool`: all branches have the root's wording, only hints differ
     #[arg(long)]
     pub(crate) one_wording: bool,
+    /// For `trees`: decode at most so many of a problem's branches in one pass. With more than 1, facts differ from those of a recording one by one by
+    /// rounding
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) batch: NonZeroUsize,
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
@@ -139,6 +143,7 @@ impl LiveArgs {
             times: false,
             chunk: CHUNK,
             max_new_tokens: self.max_new_tokens.unwrap_or(set.usual_new_tokens),
+            batch: self.batch,
             steps: true,
             tool: tool(),
             workload: WorkloadInfo { name: set.name.clone(), seed: self.seed, file_sha256: None },

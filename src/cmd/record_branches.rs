@@ -20,10 +20,16 @@ pub(crate) struct BranchArgs {
     /// With --branches: all branches have the root's wording, only hints differ
     #[arg(long, requires = "branches")]
     pub(crate) one_wording: bool,
+    /// With --branches: decode at most so many of a problem's branches in one pass; 1 decodes them one by one. Facts of steps differ by rounding [default: 8]
+    #[arg(long, value_name = "N", requires = "branches")]
+    pub(crate) batch: Option<NonZeroUsize>,
     /// With --branches: leave out the facts of single decoding steps
     #[arg(long, requires = "branches")]
     pub(crate) no_steps: bool,
 }
+
+/// Branches that go through a pass together when nobody says otherwise.
+const BATCH: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 
 /// Branches of a problem, 1 to 4096.
 pub(crate) fn branch_count(text: &str) -> Result<NonZeroU32, String> {
@@ -54,6 +60,7 @@ pub(crate) fn into_trace(
     let plan = BranchPlan {
         chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
         max_new_tokens,
+        batch: args.branching.batch.unwrap_or(BATCH),
         steps: !args.branching.no_steps,
         times: args.times,
         tool: tool(),

@@ -41,6 +41,7 @@ pub(crate) fn branch_plan(set: &TreeSet) -> BranchPlan {
     BranchPlan {
         chunk: chunk(64),
         max_new_tokens: 120,
+        batch: NonZeroUsize::MIN,
         steps: true,
         times: false,
         tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },

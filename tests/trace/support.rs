@@ -168,7 +168,12 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
             threads: 2,
             optimization_level: "all".to_owned(),
         }),
-        decoding: DecodingInfo { mode: "greedy".to_owned(), max_new_tokens: 8, chat_template: true },
+        decoding: DecodingInfo {
+            mode: "greedy".to_owned(),
+            max_new_tokens: 8,
+            chat_template: true,
+            batch: None,
+        },
         workload: WorkloadInfo { name: "arithmetic".to_owned(), seed: 3, file_sha256: None },
         seed: 3,
         shard_tokens: 4,

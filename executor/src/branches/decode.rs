@@ -1,4 +1,4 @@
-//! Decoding one branch greedily, with the facts of every step.
+//! Decoding branches greedily, one by one or several in one pass, with the facts of every step.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use kvlab_sim::{
 
 use super::{count, narrow};
 use crate::{
-    decode::{DecodeError, Decoder, Distribution, Taps},
+    decode::{DecodeError, Decoder, Distribution, KvCache, Lanes, Pass, Taps},
     error::ExecutorError,
     open_loop::says_any,
     record::Graded,
@@ -47,28 +47,136 @@ impl Decoding<'_> {
     /// Decodes from the logits of the last prompt token.
     pub(super) fn run_from(&mut self, logits: &[f32], stops: &[String]) -> Result<Ended, ExecutorError> {
         let mut logits = logits.to_vec();
-        let (mut steps, mut made) = (Vec::new(), Vec::new());
-        let mut finish_reason = "length";
-        while made.len() < self.most as usize {
-            let step = step(&logits)?;
-            let token = step.token.get();
-            steps.push(step);
-            if self.codec.is_end(token) {
-                finish_reason = "eos";
-                break;
-            }
-            made.push(token);
-            if says_any(self.codec, &made, stops)? {
-                finish_reason = "stop";
-                break;
-            }
-            if made.len() < self.most as usize {
-                let pass = self.decoder.forward(&[token], Taps::NONE)?;
-                logits = self.decoder.last_logits(&pass)?;
+        let mut text = Text::default();
+        while self.most > 0
+            && let Some(token) = text.step(&logits, self.codec, self.most, stops)?
+        {
+            let pass = self.decoder.forward(&[token], Taps::NONE)?;
+            logits = self.decoder.last_logits(&pass)?;
+        }
+        Ok(text.ended(self.codec)?)
+    }
+}
+
+/// Several branches being decoded in one pass a step.
+pub(super) struct Together<'a> {
+    pub(super) decoder: Decoder<'a>,
+    pub(super) codec: &'a TextCodec,
+    pub(super) chunk: NonZeroUsize,
+    pub(super) most: u32,
+}
+
+impl Together<'_> {
+    /// Feeds suffixes behind the same prefix, and decodes.
+    pub(super) fn behind(
+        &mut self,
+        prefix: KvCache,
+        suffixes: &[&[u32]],
+        stops: &[String],
+    ) -> Result<Vec<Ended>, ExecutorError> {
+        let mut lanes = Lanes::behind(prefix, suffixes.len());
+        let fed: Vec<(usize, u32)> = suffixes
+            .iter()
+            .enumerate()
+            .flat_map(|(lane, suffix)| suffix.iter().map(move |token| (lane, *token)))
+            .collect();
+        let mut begun = vec![Vec::new(); suffixes.len()];
+        for (part, begin) in fed.chunks(self.chunk.get()).zip((0..).step_by(self.chunk.get())) {
+            let pass = self.decoder.forward_lanes(&mut lanes, part, Taps::NONE)?;
+            let is_last = |row: usize| fed.get(begin + row + 1).is_none_or(|(lane, _)| *lane != part[row].0);
+            let last: Vec<usize> = (0..part.len()).filter(|row| is_last(*row)).collect();
+            for (row, logits) in last.iter().zip(self.logits(&pass, &last)?) {
+                begun[part[*row].0] = logits;
             }
         }
-        let text = self.codec.decode(&made)?;
-        Ok(Ended { steps, finish_reason, text })
+        self.run(lanes, begun, stops)
+    }
+
+    /// Decodes sequences that have nothing in common, each from its cache and the logits of its last token.
+    pub(super) fn from(
+        &mut self,
+        begun: Vec<(KvCache, Vec<f32>)>,
+        stops: &[String],
+    ) -> Result<Vec<Ended>, ExecutorError> {
+        let (caches, logits): (Vec<_>, Vec<_>) = begun.into_iter().unzip();
+        let lanes = Lanes::joined(&caches).map_err(DecodeError::from)?;
+        drop(caches);
+        self.run(lanes, logits, stops)
+    }
+
+    fn run(
+        &mut self,
+        mut lanes: Lanes,
+        mut logits: Vec<Vec<f32>>,
+        stops: &[String],
+    ) -> Result<Vec<Ended>, ExecutorError> {
+        let mut texts: Vec<Text> = logits.iter().map(|_| Text::default()).collect();
+        let mut going: Vec<usize> = (0..texts.len()).collect();
+        while !going.is_empty() && self.most > 0 {
+            let (mut fed, mut ended) = (Vec::new(), Vec::new());
+            for &lane in &going {
+                match texts[lane].step(&logits[lane], self.codec, self.most, stops)? {
+                    Some(token) => fed.push((lane, token)),
+                    None => ended.push(lane),
+                }
+            }
+            going.retain(|lane| !ended.contains(lane));
+            if fed.is_empty() {
+                break;
+            }
+            lanes.end(&ended).map_err(DecodeError::from)?;
+            let pass = self.decoder.forward_lanes(&mut lanes, &fed, Taps::NONE)?;
+            let rows: Vec<usize> = (0..fed.len()).collect();
+            for ((lane, _), row) in fed.iter().zip(self.logits(&pass, &rows)?) {
+                logits[*lane] = row;
+            }
+        }
+        texts.into_iter().map(|text| Ok(text.ended(self.codec)?)).collect()
+    }
+
+    /// Logits of some rows of a pass, `[row][vocab]`.
+    fn logits(&mut self, pass: &Pass, rows: &[usize]) -> Result<Vec<Vec<f32>>, DecodeError> {
+        let vocab = self.decoder.config().vocab;
+        let states = pass.last_hidden.select(ndarray::Axis(0), rows);
+        Ok(self.decoder.head().logits(states.view())?.chunks_exact(vocab).map(<[f32]>::to_vec).collect())
+    }
+}
+
+/// A text in the making.
+#[derive(Default)]
+struct Text {
+    steps: Vec<BranchStep>,
+    made: Vec<u32>,
+    finish_reason: Option<&'static str>,
+}
+
+impl Text {
+    /// Takes the likeliest token; gives it back if the text goes on behind it.
+    fn step(
+        &mut self,
+        logits: &[f32],
+        codec: &TextCodec,
+        most: u32,
+        stops: &[String],
+    ) -> Result<Option<u32>, ExecutorError> {
+        let step = step(logits)?;
+        let token = step.token.get();
+        self.steps.push(step);
+        if codec.is_end(token) {
+            self.finish_reason = Some("eos");
+            return Ok(None);
+        }
+        self.made.push(token);
+        if says_any(codec, &self.made, stops)? {
+            self.finish_reason = Some("stop");
+            return Ok(None);
+        }
+        Ok(Some(token).filter(|_| self.made.len() < most as usize))
+    }
+
+    fn ended(self, codec: &TextCodec) -> Result<Ended, TextError> {
+        let text = codec.decode(&self.made)?;
+        Ok(Ended { steps: self.steps, finish_reason: self.finish_reason.unwrap_or("length"), text })
     }
 }
 

@@ -116,29 +116,38 @@ impl Recorder<'_> {
             branches: vec![bare(&item.root, &root, None)],
         };
         let mut decoded = Vec::with_capacity(item.branches.len());
-        for words in &item.branches {
-            let tokens = self.tokens(words)?;
-            let mut branch = bare(words, &tokens, Some(0));
-            let mut own = None;
-            if let Some(root_states) = &root_states {
-                let (states, begun) = self.states(&tokens)?;
-                branch.similarity = root_states.similarity(&states);
-                own = Some(begun);
-            }
-            problem.branches.push(branch);
-            let view = ShareView { problem: &problem, branch: problem.branches.len() - 1, layers };
-            let sharing = stack.share.decide(&view)?;
-            let ended = match sharing.prefix {
-                Prefix::Root => self.decoding(shared.clone())?.run(&tokens.suffix, &item.stops)?,
-                Prefix::Own => {
-                    let (cache, last) = match own {
-                        Some(begun) => begun,
-                        None => self.states(&tokens)?.1,
-                    };
-                    self.decoding(cache)?.run_from(&last, &item.stops)?
+        for group in item.branches.chunks(self.plan.batch.get()) {
+            let (mut sharings, mut suffixes, mut begun) = (Vec::new(), Vec::new(), Vec::new());
+            for words in group {
+                let tokens = self.tokens(words)?;
+                let mut branch = bare(words, &tokens, Some(0));
+                let mut own = None;
+                if let Some(root_states) = &root_states {
+                    let (states, begun) = self.states(&tokens)?;
+                    branch.similarity = root_states.similarity(&states);
+                    own = Some(begun);
                 }
-            };
-            decoded.push((sharing, ended));
+                problem.branches.push(branch);
+                let view = ShareView { problem: &problem, branch: problem.branches.len() - 1, layers };
+                let sharing = stack.share.decide(&view)?;
+                match sharing.prefix {
+                    Prefix::Root => suffixes.push(tokens.suffix),
+                    Prefix::Own => begun.push(match own {
+                        Some(own) => own,
+                        None => self.states(&tokens)?.1,
+                    }),
+                }
+                sharings.push(sharing);
+            }
+            let mut behind_root = self.behind(&shared, &suffixes)?.into_iter();
+            let mut own = self.own(begun)?.into_iter();
+            for sharing in sharings {
+                let ended = match sharing.prefix {
+                    Prefix::Root => behind_root.next(),
+                    Prefix::Own => own.next(),
+                };
+                decoded.push((sharing, ended.ok_or(DecodeError::NoTokens)?));
+            }
         }
         Ok((problem, decoded))
     }

@@ -34,7 +34,7 @@ use crate::{
     progress::Progress,
     record::{self, Grader, HeaderParts, RecordError},
 };
-use decode::{Decoding, Ended};
+use decode::{Decoding, Ended, Together};
 use look::{PromptStates, verdict};
 
 /// How branch trees are recorded.
@@ -44,6 +44,9 @@ pub struct BranchPlan {
     pub chunk: NonZeroUsize,
     /// Most tokens that a branch generates.
     pub max_new_tokens: u32,
+    /// Most branches that are decoded in one pass; 1 for one by one. More of them change no token but at a tie within rounding, and facts of steps by
+    /// rounding.
+    pub batch: NonZeroUsize,
     /// Whether the facts of every decoding step are kept.
     pub steps: bool,
     /// Whether times of the parts of a pass are measured and kept.
@@ -86,6 +89,7 @@ pub fn record_branches(
                 mode: "greedy".to_owned(),
                 max_new_tokens: plan.max_new_tokens,
                 chat_template: false,
+                batch: u32::try_from(plan.batch.get()).ok().filter(|batch| *batch > 1),
             },
             fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
             weights: StoredWeights::default(),
@@ -186,37 +190,47 @@ impl Recorder<'_> {
         }];
         // Behind the root's prefix the outcome depends on the suffix alone.
         let mut behind_root: Vec<(Vec<u32>, Ended)> = Vec::new();
-        for words in &item.branches {
-            let tokens = self.tokens(words)?;
-            let (own_states, cache) = self.states(&tokens)?;
-            let known = behind_root.iter().find(|(suffix, _)| *suffix == tokens.suffix);
-            let root_end = match known {
-                Some((_, ended)) => ended.clone(),
-                None => {
-                    let mut decoding = self.decoding(shared.clone())?;
-                    let ended = decoding.run(&tokens.suffix, &item.stops)?;
-                    behind_root.push((tokens.suffix.clone(), ended.clone()));
-                    ended
+        for group in item.branches.chunks(self.plan.batch.get()) {
+            let (mut prompts, mut new, mut begun) = (Vec::new(), Vec::new(), Vec::new());
+            for words in group {
+                let tokens = self.tokens(words)?;
+                let (own_states, own) = self.states(&tokens)?;
+                let is_known = behind_root
+                    .iter()
+                    .map(|(suffix, _)| suffix)
+                    .chain(&new)
+                    .any(|known| *known == tokens.suffix);
+                if !is_known {
+                    new.push(tokens.suffix.clone());
                 }
-            };
-            let own_end = if tokens.prefix == root.prefix {
-                root_end.clone()
-            } else {
-                let (cache, last) = cache;
-                self.decoding(cache)?.run_from(&last, &item.stops)?
-            };
-            branches.push(Branch {
-                parent: Some(0),
-                seq: None,
-                wording: words.wording,
-                wording_level: words.wording_level,
-                hint: words.hint,
-                prefix_len: count(tokens.prefix.len()),
-                tokens: ids(&tokens.all()),
-                similarity: states.similarity(&own_states),
-                own: Some(self.outcome(own_end, words)?),
-                root: Some(self.outcome(root_end, &item.root)?),
-            });
+                let is_roots = tokens.prefix == root.prefix;
+                if !is_roots {
+                    begun.push(own);
+                }
+                prompts.push((words, tokens, states.similarity(&own_states), is_roots));
+            }
+            let ended = self.behind(&shared, &new)?;
+            behind_root.extend(new.into_iter().zip(ended));
+            let mut own_ends = self.own(begun)?.into_iter();
+            for (words, tokens, similarity, is_roots) in prompts {
+                let root_end = behind_root.iter().find(|(suffix, _)| *suffix == tokens.suffix);
+                let root_end =
+                    root_end.map(|(_, ended)| ended.clone()).ok_or(crate::decode::DecodeError::NoTokens)?;
+                let own_end =
+                    if is_roots { None } else { own_ends.next() }.unwrap_or_else(|| root_end.clone());
+                branches.push(Branch {
+                    parent: Some(0),
+                    seq: None,
+                    wording: words.wording,
+                    wording_level: words.wording_level,
+                    hint: words.hint,
+                    prefix_len: count(tokens.prefix.len()),
+                    tokens: ids(&tokens.all()),
+                    similarity,
+                    own: Some(self.outcome(own_end, words)?),
+                    root: Some(self.outcome(root_end, &item.root)?),
+                });
+            }
         }
         Ok(Problem { item: item.item.clone(), expected_answer: item.expected_answer.clone(), branches })
     }
@@ -247,6 +261,32 @@ impl Recorder<'_> {
         let mut decoder = self.model.decoder()?;
         decoder.feed(prefix, self.plan.chunk, crate::decode::Taps::NONE)?;
         Ok(decoder.cache().clone())
+    }
+
+    /// Decodes suffixes behind a prefix, at most as many at once as are given; one by itself in a pass of its own.
+    fn behind(&mut self, prefix: &KvCache, suffixes: &[Vec<u32>]) -> Result<Vec<Ended>, ExecutorError> {
+        let stops = &self.item.stops;
+        if self.plan.batch.get() == 1 || suffixes.len() == 1 || suffixes.iter().any(Vec::is_empty) {
+            let one = |suffix: &Vec<u32>| self.decoding(prefix.clone())?.run(suffix, stops);
+            return suffixes.iter().map(one).collect();
+        }
+        let suffixes: Vec<&[u32]> = suffixes.iter().map(Vec::as_slice).collect();
+        self.together()?.behind(prefix.clone(), &suffixes, stops)
+    }
+
+    /// Decodes sequences that have begun, each by itself or all at once.
+    fn own(&mut self, begun: Vec<(KvCache, Vec<f32>)>) -> Result<Vec<Ended>, ExecutorError> {
+        let stops = &self.item.stops;
+        if self.plan.batch.get() == 1 || begun.len() == 1 {
+            let one = |(cache, last): (KvCache, Vec<f32>)| self.decoding(cache)?.run_from(&last, stops);
+            return begun.into_iter().map(one).collect();
+        }
+        self.together()?.from(begun, stops)
+    }
+
+    fn together(&mut self) -> Result<Together<'_>, ExecutorError> {
+        let (decoder, codec) = self.model.decoder_and_codec_with(self.model.new_cache()?)?;
+        Ok(Together { decoder, codec, chunk: self.plan.chunk, most: self.plan.max_new_tokens })
     }
 
     fn decoding(&mut self, cache: KvCache) -> Result<Decoding<'_>, ExecutorError> {

@@ -127,6 +127,30 @@ impl LayerCache {
         Ok(())
     }
 
+    /// Keeps the slots given, which rise, in every head.
+    fn keep_slots(&mut self, kept: &[usize]) -> Result<(), RuntimeError> {
+        let slots = vec![kept.to_vec(); self.positions.len()];
+        self.keys = Arc::new(gather(&self.keys, &slots, kept.len())?);
+        self.values = Arc::new(gather(&self.values, &slots, kept.len())?);
+        for head in &mut self.positions {
+            *head = kept.iter().map(|slot| head[*slot]).collect();
+        }
+        Ok(())
+    }
+
+    /// The slots of several, one after the other.
+    fn joined(parts: &[&Self]) -> Result<Self, RuntimeError> {
+        let join = |of: fn(&Self) -> &Tensor| {
+            let tensors: Vec<&Tensor> = parts.iter().map(|part| of(part)).collect();
+            concatenated(&tensors).map(Arc::new)
+        };
+        let heads = parts.first().map_or(0, |part| part.positions.len());
+        let positions = (0..heads)
+            .map(|head| parts.iter().flat_map(|part| part.positions[head].clone()).collect())
+            .collect();
+        Ok(Self { keys: join(Self::key_tensor)?, values: join(Self::value_tensor)?, positions })
+    }
+
     /// Removes hidden slots, padding shorter heads to the longest.
     fn compact(&mut self) -> Result<(), RuntimeError> {
         if self.is_uniform() {
@@ -214,6 +238,20 @@ fn gather(tensor: &Tensor, slots: &[Vec<usize>], longest: usize) -> Result<Tenso
     Tensor::new(&[heads, longest, width], data)
 }
 
+/// `[kv_head, slot, head_dim]` of several, joined along the slots.
+fn concatenated(parts: &[&Tensor]) -> Result<Tensor, RuntimeError> {
+    let [heads, width] = parts.first().map_or([0, 0], |part| [part.shape()[0], part.shape()[2]]);
+    let slots: usize = parts.iter().map(|part| part.shape()[1]).sum();
+    let mut data = Vec::with_capacity(heads * slots * width);
+    for head in 0..heads {
+        for part in parts {
+            let size = part.shape()[1] * width;
+            data.extend_from_slice(&part.data()[head * size..(head + 1) * size]);
+        }
+    }
+    Tensor::new(&[heads, slots, width], data)
+}
+
 /// Keys and values of all layers, and the position that comes next.
 #[derive(Debug, Clone)]
 pub struct KvCache {
@@ -225,6 +263,20 @@ impl KvCache {
     pub(crate) fn empty(layers: usize, kv_heads: usize, head_dim: usize) -> Result<Self, RuntimeError> {
         let layers = (0..layers).map(|_| LayerCache::empty(kv_heads, head_dim)).collect::<Result<_, _>>()?;
         Ok(Self { layers, next_position: 0 })
+    }
+
+    /// The slots of several caches of one model, one after the other in every layer, for [`super::Lanes`].
+    pub(super) fn joined(caches: &[Self]) -> Result<Self, RuntimeError> {
+        let count = caches.first().map_or(0, |cache| cache.layers.len());
+        let layer =
+            |at: usize| LayerCache::joined(&caches.iter().map(|cache| &cache.layers[at]).collect::<Vec<_>>());
+        let layers = (0..count).map(layer).collect::<Result<_, _>>()?;
+        Ok(Self { layers, next_position: caches.iter().map(|cache| cache.next_position).max().unwrap_or(0) })
+    }
+
+    /// Keeps the slots given in every layer and head.
+    pub(super) fn keep_slots(&mut self, kept: &[usize]) -> Result<(), RuntimeError> {
+        self.layers.iter_mut().try_for_each(|layer| layer.keep_slots(kept))
     }
 
     /// The layers.

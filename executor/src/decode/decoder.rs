@@ -6,7 +6,7 @@ use ndarray::{Array2, ArrayView2};
 
 use super::{
     ask::{Ask, Attending},
-    cache::{KvCache, Rewrite},
+    cache::{Bias, KvCache, Rewrite},
     error::DecodeError,
     head::{Head, LensFacts, LensOptions},
     pass::{Pass, Taps},
@@ -197,6 +197,23 @@ impl<'m> Decoder<'m> {
         self.take(done)
     }
 
+    /// A pass of `tokens` over another cache, with what they see of it in every layer.
+    pub(super) fn walk_shown(
+        &mut self,
+        cache: &KvCache,
+        tokens: &[u32],
+        positions: Vec<u32>,
+        shown: Bias,
+        taps: Taps,
+    ) -> Result<(Pass, Vec<(Tensor, Tensor)>), DecodeError> {
+        self.check_tokens(tokens)?;
+        let layers = self.engine.config.layers;
+        let places = positions.clone();
+        let mut walk = Walk::new(self.engine, cache, tokens, positions, &places, taps)?.showing(shown);
+        (0..layers).try_for_each(|layer| walk.run_layer(layer))?;
+        Ok(walk.finish())
+    }
+
     /// Stores what a finished pass gave.
     fn take(&mut self, (pass, appended): (Pass, Vec<(Tensor, Tensor)>)) -> Result<Pass, DecodeError> {
         for (layer, (keys, values)) in appended.into_iter().enumerate() {
@@ -307,14 +324,19 @@ impl<'m> Decoder<'m> {
         Ok(made)
     }
 
-    fn positions_of(&self, tokens: &[u32]) -> Result<Vec<u32>, DecodeError> {
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), DecodeError> {
         if tokens.is_empty() {
             return Err(DecodeError::NoTokens);
         }
         let vocab = self.engine.config.vocab;
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
-            return Err(DecodeError::UnknownToken { token: *token, vocab });
+        match tokens.iter().find(|token| **token as usize >= vocab) {
+            Some(token) => Err(DecodeError::UnknownToken { token: *token, vocab }),
+            None => Ok(()),
         }
+    }
+
+    fn positions_of(&self, tokens: &[u32]) -> Result<Vec<u32>, DecodeError> {
+        self.check_tokens(tokens)?;
         let begin = self.cache.next_position();
         let count = u32::try_from(tokens.len()).ok();
         // One is left over, so that the next position can be said.

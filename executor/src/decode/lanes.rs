@@ -15,7 +15,7 @@ use crate::runtime::RuntimeError;
 
 /// Keys and values of several sequences, their lanes.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub struct Lanes {
     cache: KvCache,
     /// Which lane a slot belongs to, `[slot]`; nothing where all lanes see it.
     owners: Vec<Option<usize>>,
@@ -25,7 +25,8 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// `count` sequences that go on from the same prefix. Nothing may have been evicted from it.
-    pub(crate) fn behind(prefix: KvCache, count: usize) -> Self {
+    #[must_use]
+    pub fn behind(prefix: KvCache, count: usize) -> Self {
         let slots = prefix.layers().first().map_or(0, super::cache::LayerCache::slots);
         let next = vec![prefix.next_position(); count];
         Self { cache: prefix, owners: vec![None; slots], next }
@@ -35,7 +36,7 @@ impl Lanes {
     ///
     /// # Errors
     /// The runtime.
-    pub(crate) fn joined(caches: &[KvCache]) -> Result<Self, RuntimeError> {
+    pub fn joined(caches: &[KvCache]) -> Result<Self, RuntimeError> {
         let slots = |cache: &KvCache| cache.layers().first().map_or(0, super::cache::LayerCache::slots);
         let owners = caches.iter().enumerate().flat_map(|(lane, cache)| vec![Some(lane); slots(cache)]);
         Ok(Self {
@@ -49,7 +50,7 @@ impl Lanes {
     ///
     /// # Errors
     /// The runtime.
-    pub(crate) fn end(&mut self, ended: &[usize]) -> Result<(), RuntimeError> {
+    pub fn end(&mut self, ended: &[usize]) -> Result<(), RuntimeError> {
         let stays = |owner: &Option<usize>| owner.is_none_or(|lane| !ended.contains(&lane));
         let kept: Vec<usize> = (0..self.owners.len()).filter(|slot| stays(&self.owners[*slot])).collect();
         if kept.len() < self.owners.len() {
@@ -83,7 +84,7 @@ impl Decoder<'_> {
     ///
     /// # Errors
     /// As [`Decoder::forward`].
-    pub(crate) fn forward_lanes(
+    pub fn forward_lanes(
         &mut self,
         lanes: &mut Lanes,
         fed: &[(usize, u32)],

@@ -1,6 +1,6 @@
-//! Running a decoder: batch 1, a cache with original positions, taps, logit lens, exit at a layer.
+//! Running a decoder: a cache with original positions, taps, logit lens, exit at a layer.
 //!
-//! Responsible for one sequence at a time. Not responsible for what is kept (a policy says so through
+//! Responsible for one sequence at a time, or several in one pass ([`Lanes`]). Not responsible for what is kept (a policy says so through
 //! [`Decoder::retain`]), nor for where tapped arrays go.
 
 mod ask;
@@ -11,6 +11,7 @@ mod error;
 mod exp;
 mod facts;
 mod head;
+mod lanes;
 mod pass;
 mod walk;
 
@@ -23,4 +24,5 @@ pub use error::{BadLogits, DecodeError, Quantity};
 pub use facts::{Distribution, TopToken};
 pub(crate) use head::NewHead;
 pub use head::{Head, LensFacts, LensOptions, RawLens};
+pub use lanes::Lanes;
 pub use pass::{Pass, Taps};

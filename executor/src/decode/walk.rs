@@ -39,6 +39,8 @@ pub(super) struct Walk<'a> {
     sin: Vec<f32>,
     /// The bias of the layer before, and the slots it was made for, if it may be used again.
     bias: Option<(usize, Bias)>,
+    /// Whether that bias was given, for every layer.
+    is_given: bool,
     appended: Vec<(Tensor, Tensor)>,
     pass: Pass,
 }
@@ -70,7 +72,25 @@ impl<'a> Walk<'a> {
             values: per_head(taps.values, config.kv_heads),
             attention: taps.attention.then(Vec::new),
         };
-        Ok(Self { engine, cache, taps, hidden, cos, sin, bias: None, appended: Vec::new(), pass })
+        Ok(Self {
+            engine,
+            cache,
+            taps,
+            hidden,
+            cos,
+            sin,
+            bias: None,
+            is_given: false,
+            appended: Vec::new(),
+            pass,
+        })
+    }
+
+    /// The same with a bias of its own, for every layer. All layers hold the same slots, and no window is narrower than a sequence.
+    pub(super) fn showing(mut self, bias: Bias) -> Self {
+        let slots = self.cache.layers().first().map_or(0, super::cache::LayerCache::slots);
+        (self.bias, self.is_given) = (Some((slots, bias)), true);
+        self
     }
 
     pub(super) fn run_layer(&mut self, layer: usize) -> Result<(), DecodeError> {
@@ -105,7 +125,8 @@ impl<'a> Walk<'a> {
 
     /// Whether what is added to the scores of this layer is that of any with as many slots.
     fn is_shared(&self, layer: usize) -> bool {
-        self.cache.layers()[layer].shares_bias() && self.engine.config.window(layer).is_none()
+        self.is_given
+            || (self.cache.layers()[layer].shares_bias() && self.engine.config.window(layer).is_none())
     }
 
     fn bias_of(&mut self, layer: usize) -> Bias {

@@ -197,6 +197,9 @@ pub struct DecodingInfo {
     pub max_new_tokens: u32,
     /// Whether the prompt was wrapped in the model's chat template.
     pub chat_template: bool,
+    /// Most sequences that were decoded in one pass; absent for one. Since 1.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
 }
 
 /// Where the prompts came from.

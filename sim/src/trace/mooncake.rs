@@ -376,7 +376,12 @@ fn header(lines: &Path, digest: &str, block_tokens: u32, synthetic: Option<Synth
         shape: ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 1, hidden: 1, vocab: 1 },
         rope: None,
         runtime: None,
-        decoding: DecodingInfo { mode: "given".to_owned(), max_new_tokens: 0, chat_template: false },
+        decoding: DecodingInfo {
+            mode: "given".to_owned(),
+            max_new_tokens: 0,
+            chat_template: false,
+            batch: None,
+        },
         workload: WorkloadInfo { name, seed: 0, file_sha256: Some(digest.to_owned()) },
         seed: 0,
         shard_tokens: TraceHeader::SHARD_TOKENS,

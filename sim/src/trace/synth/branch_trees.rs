@@ -366,6 +366,7 @@ impl SyntheticBranches {
                 mode: "synthetic".to_owned(),
                 max_new_tokens: self.params.generated,
                 chat_template: false,
+                batch: None,
             },
             workload: WorkloadInfo { name: BRANCH_TREES.to_owned(), seed: self.seed, file_sha256: None },
             seed: self.seed,

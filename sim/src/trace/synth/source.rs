@@ -189,7 +189,12 @@ impl Synthetic {
             shape: self.spec.shape,
             rope: None,
             runtime: None,
-            decoding: DecodingInfo { mode: "synthetic".to_owned(), max_new_tokens: 0, chat_template: false },
+            decoding: DecodingInfo {
+                mode: "synthetic".to_owned(),
+                max_new_tokens: 0,
+                chat_template: false,
+                batch: None,
+            },
             workload: WorkloadInfo {
                 name: self.workload.id.to_owned(),
                 seed: self.spec.seed,
