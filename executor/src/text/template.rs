@@ -1,5 +1,6 @@
 //! Chat templates: Jinja, with the whitespace rules that models' templates are written for.
 
+use super::calendar;
 use minijinja::{Environment, Error, ErrorKind, Value, context, syntax::SyntaxConfig};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -40,7 +41,11 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
-        environment.add_template_owned(NAME, source)?;
+        environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
+            calendar::format(calendar::now(), &format)
+                .map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
+        });
+        environment.add_template_owned(NAME, without_generation_marks(&source))?;
         Ok(Self { environment, begin, end })
     }
 
@@ -62,6 +67,30 @@ impl ChatTemplate {
         };
         Ok(template.render(values)?)
     }
+}
+
+/// The template with `{% generation %}` blocks, which mark what an assistant wrote for training, as blocks that do nothing: they have a scope of their
+/// own, and keep their whitespace marks.
+fn without_generation_marks(source: &str) -> String {
+    let mut plain = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(begin) = rest.find("{%") {
+        let (before, tag) = rest.split_at(begin);
+        plain.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let inside = &tag[2..end];
+        match inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
+            "generation" => plain.push_str(&tag[..end + 2].replacen("generation", "with", 1)),
+            "endgeneration" => plain.push_str(&tag[..end + 2].replacen("endgeneration", "endwith", 1)),
+            _ => plain.push_str(&tag[..end + 2]),
+        }
+        rest = &tag[end + 2..];
+    }
+    plain.push_str(rest);
+    plain
 }
 
 /// JSON as `json.dumps` of Python writes it, which is what templates were trained with: a blank behind each comma and colon, and no escape of HTML.
@@ -118,6 +147,35 @@ mod tests {
             let template = ChatTemplate::new(source.to_owned(), String::new(), String::new()).unwrap();
             assert_eq!(template.format(&chat).unwrap(), expected, "{source}");
         }
+    }
+
+    /// As `transformers` has them: blocks around what the assistant wrote change nothing, and the date is today's.
+    #[test]
+    fn generation_blocks_and_dates_are_what_transformers_makes_of_them() {
+        let chat = [ChatMessage { role: "assistant".to_owned(), content: "yes".to_owned() }];
+        let text = |source: &str| {
+            ChatTemplate::new(source.to_owned(), String::new(), String::new()).unwrap().format(&chat)
+        };
+        for (source, expected) in [
+            (
+                "{% for m in messages %}<{% generation %}{{ m.content }}{% endgeneration %}>{% endfor %}",
+                "<yes>",
+            ),
+            ("< {%- generation -%} {{ messages[0].content }} {%- endgeneration -%} >", "<yes>"),
+            ("{% set n = namespace(x=1) %}{%generation%}{% set n.x = 2 %}{%endgeneration%}{{ n.x }}", "2"),
+            ("{{ '{% generation' }}", "{% generation"),
+            ("{{ strftime_now is defined }} {{ 'x' }}{% generation", "no template"),
+        ] {
+            let found = ChatTemplate::new(source.to_owned(), String::new(), String::new());
+            match found {
+                Ok(template) => assert_eq!(template.format(&chat).unwrap(), expected, "{source}"),
+                Err(_) => assert_eq!(expected, "no template", "{source}"),
+            }
+        }
+        let today = text("{{ strftime_now('%Y-%m-%d') }}").unwrap();
+        assert!(today.len() == 10 && today.as_bytes()[4] == b'-' && &today[..2] == "20", "{today}");
+        let error = text("{{ strftime_now('%Q') }}").unwrap_err().to_string();
+        assert!(error.contains("%Q"), "{error}");
     }
 
     #[test]
