@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod branches;
+mod buglog;
 mod chain_text;
 mod exported;
 mod families;

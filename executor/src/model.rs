@@ -192,6 +192,8 @@ impl Model {
         progress: &dyn Progress,
     ) -> Result<Self, ExecutorError> {
         let exported = OnnxModel::open(graph)?;
+        let runtime = Runtime::start(&options.library, options.threads, options.provider)?;
+        exported.check_revision(&runtime)?;
         let texts = folder_texts(&exported.folder)?;
         let (config, files) = (exported.config.clone(), exported.files()?);
         let origin = Origin::Onnx(graph.to_owned());

@@ -239,6 +239,20 @@ impl Runtime {
         Ok(Self { running, report: report.clone() })
     }
 
+    /// The highest revision of the file format that the library reads, if `revision` is beyond it. The library is asked with a graph of a single
+    /// node, since only it knows.
+    pub(crate) fn highest_revision_below(&self, revision: i64) -> Option<String> {
+        const SAID: &str = "max supported IR version: ";
+        let attempt = || -> ort::Result<()> {
+            OrtSession::builder(&self.running.environment)?
+                .commit_from_memory(&graph::probe(Some(revision)))
+                .map(drop)
+        };
+        let message = attempt().err()?.message().to_owned();
+        let (_, highest) = message.split_once(SAID)?;
+        Some(highest.chars().take_while(char::is_ascii_digit).collect())
+    }
+
     pub(crate) fn report(&self) -> &RuntimeReport {
         &self.report
     }
@@ -282,7 +296,7 @@ fn try_cuda(environment: &Environment) -> Result<(), String> {
     let attempt = || -> ort::Result<()> {
         let mut builder = OrtSession::builder(environment)?;
         cuda().register(&mut builder)?;
-        let mut session = builder.with_disable_cpu_fallback()?.commit_from_memory(&graph::probe())?;
+        let mut session = builder.with_disable_cpu_fallback()?.commit_from_memory(&graph::probe(None))?;
         let input = OrtTensor::from_array(([1_usize, 1], vec![1.0_f32]))?;
         session.run(vec![(graph::io::ROWS, SessionInputValue::from(input))])?;
         Ok(())

@@ -47,6 +47,7 @@ fn features_that_are_not_done_are_refused_by_name() {
         ("mistral", r#", "sliding_window": 0"#, "sliding window: it is 0, accepted is 1 or more tokens"),
         ("llama", r#", "attention_bias": true"#, "attention_bias is true"),
         ("llama", r#", "hidden_act": "gelu""#, "the activation is gelu; supported is silu"),
+        // H14: heads that do not divide, of a model.
         ("llama", r#", "num_key_value_heads": 3"#, "key-value heads: it is 3 for 2 query heads"),
         ("llama", r#", "head_dim": 5"#, "head width: it is 5, accepted is an even number"),
         ("llama", r#", "quantization_config": {}"#, "quantization_config is present"),

@@ -1,8 +1,8 @@
 //! Content that somebody made wrong on purpose: every digest is right, something else is not.
 
-use super::support::{Folder, files};
+use super::support::{Folder, SHAPE, files};
 use kvlab_sim::trace::{PathFault, Trace, TraceError, TraceSource, verify};
-use kvlab_sim::types::{LayerIdx, SeqIdx};
+use kvlab_sim::types::{LayerIdx, ModelShape, SeqIdx};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -309,6 +309,26 @@ fn header_lengths_beyond_the_file_are_refused_unread() {
         folder.replace(SHARD, &content);
         let error = verify(&folder.trace()).unwrap_err();
         assert!(error.to_string().contains("header length"), "{error}");
+    }
+}
+
+/// H14 (H2O#32): query heads that are no multiple of the KV heads are refused when the trace is opened, and 8 over 2 or over 1 are not.
+#[test]
+fn h14_heads_that_do_not_divide_are_refused_when_a_trace_is_opened() {
+    let folder = Folder::with_trace();
+    let manifest = folder.manifest();
+    for (q_heads, kv_heads) in [(6, 4), (3, 2), (2, 4)] {
+        let mut changed = manifest.clone();
+        changed["shape"]["q_heads"] = q_heads.into();
+        changed["shape"]["kv_heads"] = kv_heads.into();
+        folder.seal_text(&changed.to_string());
+        let error = Trace::open(&folder.trace()).unwrap_err().to_string();
+        assert!(error.contains("heads") && error.contains(&q_heads.to_string()), "{error}");
+    }
+    for (q_heads, kv_heads) in [(8, 2), (8, 1), (1, 1)] {
+        let shape = ModelShape { q_heads, kv_heads, ..SHAPE };
+        shape.check().unwrap();
+        assert_eq!(shape.q_heads / shape.kv_heads, q_heads / kv_heads);
     }
 }
 

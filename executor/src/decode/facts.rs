@@ -151,8 +151,9 @@ mod tests {
         assert!((entropy(&[10.0, 0.0, 0.0, 0.0]) - 0.001_498).abs() < 1e-6);
     }
 
+    /// H18 (pytorch#40553): masked entries add zero, one allowed token gives exactly zero.
     #[test]
-    fn masked_entries_add_nothing() {
+    fn h18_masked_entries_add_nothing() {
         let masked = [f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY, 1.0];
         assert!((entropy(&masked) - 2_f64.ln()).abs() < 1e-7);
         let single = Distribution::of_logits(&[f32::NEG_INFINITY, -3.0, f32::NEG_INFINITY], 5).unwrap();
@@ -161,8 +162,9 @@ mod tests {
         assert_eq!(single.top, [TopToken { token: 1, logit: -3.0 }]);
     }
 
+    /// H18: nothing allowed is an error for that step.
     #[test]
-    fn what_is_no_distribution_is_an_error() {
+    fn h18_what_is_no_distribution_is_an_error() {
         let of = |logits: &[f32]| Distribution::of_logits(logits, 1).unwrap_err();
         assert_eq!(of(&[f32::NEG_INFINITY; 3]), BadLogits::AllMasked);
         assert_eq!(of(&[]), BadLogits::Empty);

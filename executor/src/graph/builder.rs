@@ -13,6 +13,14 @@ use super::{
 const IR_VERSION: i64 = 10;
 const OPSET_VERSION: i64 = 21;
 
+/// A model that says to be of another revision of the file format.
+pub(super) fn with_revision(model: Vec<u8>, revision: i64) -> Vec<u8> {
+    match Model::decode(model.as_slice()) {
+        Ok(decoded) => Model { ir_version: revision, ..decoded }.encode_to_vec(),
+        Err(_) => model,
+    }
+}
+
 /// A finished graph and the weights that belong to it.
 pub(crate) struct BuiltGraph {
     /// The serialised model. It names its weights by place and length and does not hold them.

@@ -4,7 +4,7 @@
 //! forms of the logit lens.
 
 use super::{
-    builder::{Attr, BuiltGraph, Dim, GraphBuilder},
+    builder::{Attr, BuiltGraph, Dim, GraphBuilder, with_revision},
     io,
 };
 use crate::family::DecoderConfig;
@@ -19,11 +19,15 @@ pub(crate) fn head_graph(config: &DecoderConfig, matrix: &[f32]) -> BuiltGraph {
     builder.finish()
 }
 
-/// A graph that does next to nothing, to see whether a provider works.
-pub(crate) fn probe() -> Vec<u8> {
+/// A graph that does next to nothing, to see whether a provider works, or reads this revision of the file format.
+pub(crate) fn probe(revision: Option<i64>) -> Vec<u8> {
     let mut builder = GraphBuilder::new("probe");
     builder.input(io::ROWS, &[Dim::Named("row"), Dim::Fixed(1)]);
     builder.node("Add", &[io::ROWS, io::ROWS], io::LOGITS, &[]);
     builder.output(io::LOGITS, &[Dim::Named("row"), Dim::Fixed(1)]);
-    builder.finish().model
+    let plain = builder.finish().model;
+    match revision {
+        Some(revision) => with_revision(plain, revision),
+        None => plain,
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::File,
     io::{Read, Seek, SeekFrom},
     path::{Component, Path, PathBuf},
@@ -36,6 +36,8 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct OnnxFile {
     path: PathBuf,
+    /// Revision of the file format.
+    pub(super) revision: i64,
     pub(super) graph: Graph,
     constants: BTreeMap<String, Constant>,
 }
@@ -55,12 +57,13 @@ impl OnnxFile {
         let bytes = std::fs::read(path).map_err(ModelError::io("read", path))?;
         let model =
             Model::decode(bytes.as_slice()).map_err(|error| damaged(format!("something else ({error})")))?;
+        let revision = model.ir_version;
         let graph = model.graph.ok_or_else(|| damaged("a file without a graph".to_owned()))?;
-        Self::of_graph(path, graph)
+        Ok(Self { revision, ..Self::of_graph(path, graph)? })
     }
 
     pub(super) fn of_graph(path: &Path, graph: Graph) -> Result<Self, ModelError> {
-        let mut file = Self { path: path.to_owned(), graph, constants: BTreeMap::new() };
+        let mut file = Self { path: path.to_owned(), revision: 0, graph, constants: BTreeMap::new() };
         file.constants = file.find_constants()?;
         Ok(file)
     }
@@ -221,9 +224,14 @@ impl OnnxFile {
             })
         };
         let location = entry("location").unwrap_or_default();
-        let path = self.beside(location)?;
+        let path = self.beside(location, &tensor.name)?;
         let (offset, length) = (number("offset", 0)?, number("length", wanted as u64)?);
-        let mut file = File::open(&path).map_err(ModelError::io("open", &path))?;
+        let mut file = File::open(&path).map_err(|error| {
+            // People start programs from other folders: the whole path says where it was looked for.
+            let whole = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+            let found = format!("to lie in {}, which cannot be opened ({error})", whole.display());
+            self.wrong(format!("the data of {:?}", tensor.name), found, "that file beside the graph")
+        })?;
         let there = file.metadata().map_err(ModelError::io("read", &path))?.len();
         let is_inside = offset.checked_add(length).is_some_and(|end| end <= there);
         if !is_inside || length != wanted as u64 {
@@ -239,12 +247,12 @@ impl OnnxFile {
     }
 
     /// A file in the folder of the graph. The folder is the one that was named, also where the graph is a link into a cache.
-    fn beside(&self, location: &str) -> Result<PathBuf, ModelError> {
+    fn beside(&self, location: &str, tensor: &str) -> Result<PathBuf, ModelError> {
         let path = Path::new(location);
         let is_inside = path.components().all(|part| matches!(part, Component::Normal(_)));
         if location.is_empty() || !is_inside {
             return Err(self.wrong(
-                "the place of external data",
+                format!("the place of the data of {tensor:?}"),
                 format!("{location:?}"),
                 "a file beside the graph",
             ));
@@ -256,11 +264,12 @@ impl OnnxFile {
     pub(super) fn external_files(&self) -> Result<Vec<(String, PathBuf)>, ModelError> {
         let of_nodes = self.graph.node.iter().filter_map(attribute_tensor);
         let outside = self.graph.initializer.iter().chain(of_nodes).filter(|t| t.data_location == Some(1));
-        let names: BTreeSet<&str> = outside
-            .flat_map(|tensor| tensor.external_data.iter().filter(|entry| entry.key == "location"))
-            .map(|entry| entry.value.as_str())
-            .collect();
-        names.into_iter().map(|name| Ok((name.to_owned(), self.beside(name)?))).collect()
+        let locations = outside.flat_map(|tensor| {
+            let entries = tensor.external_data.iter().filter(|entry| entry.key == "location");
+            entries.map(|entry| (entry.value.as_str(), tensor.name.as_str()))
+        });
+        let names: BTreeMap<&str, &str> = locations.collect();
+        names.into_iter().map(|(name, tensor)| Ok((name.to_owned(), self.beside(name, tensor)?))).collect()
     }
 
     /// Element type, count of numbers and bytes of every initializer.

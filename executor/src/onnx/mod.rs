@@ -21,6 +21,7 @@ pub(crate) use untouched::{Comparison, Untouched};
 use crate::{
     family::{self, DecoderConfig, ModelError},
     gguf::DenseTensor,
+    runtime::Runtime,
     weights::{Spelling, TensorFile},
 };
 use file::OnnxFile;
@@ -97,6 +98,21 @@ impl OnnxModel {
             position_note: (!takes_positions).then_some(ROTATES_BY_LENGTH),
             file,
         })
+    }
+
+    /// Refuses a file of a revision that the runtime does not read.
+    pub(crate) fn check_revision(&self, runtime: &Runtime) -> Result<(), ModelError> {
+        let Some(highest) = runtime.highest_revision_below(self.file.revision) else { return Ok(()) };
+        let version = &runtime.report().version;
+        let accepted = format!(
+            "at most {highest}, which this ONNX Runtime{} reads: export the model with an older `onnx` package, or give a newer runtime with --ort-lib",
+            version.as_ref().map(|version| format!(" {version}")).unwrap_or_default()
+        );
+        Err(self.file.wrong(
+            "the revision of the file format (ir_version)",
+            self.file.revision.to_string(),
+            accepted,
+        ))
     }
 
     /// All files that decide what the graph computes.
