@@ -25,10 +25,10 @@ fn exported() -> tempfile::TempDir {
     for (name, content) in crate::trace::files(&golden_folder().join("export/onnx/qwen3-fp32")) {
         fs::write(model.join(name), content).unwrap();
     }
-    // A template, so that a question can be asked.
+    // A template, so that a question can be asked. The tokenizer knows a single token.
     let path = model.join("tokenizer_config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    config["chat_template"] = "{{ messages[0].content }}".into();
+    config["chat_template"] = "<|endoftext|><|endoftext|>{{ messages[0].content }}".into();
     fs::write(&path, config.to_string()).unwrap();
     fs::write(folder.path().join("questions.jsonl"), "{\"id\":\"one\",\"question\":\"How many pencils?\"}\n")
         .unwrap();
