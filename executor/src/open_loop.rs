@@ -12,7 +12,7 @@ use kvlab_sim::{
     },
     types::{Pos, TokenId},
 };
-use ndarray::{Array4, ArrayView3, Axis};
+use ndarray::{Array4, ArrayView2, ArrayView3, Axis};
 
 use crate::{
     decode::{Decoder, LensFacts, LensOptions, Pass, RawLens, Taps, greedy},
@@ -76,6 +76,11 @@ impl PromptLens {
     }
 }
 
+/// Decoding steps that the lens looks at together, where that pays.
+const HELD_STEPS: usize = 16;
+/// Elements of an unembedding that stays in a cache of the processor: 4 MB.
+const SMALL_HEAD: usize = 1 << 20;
+
 /// How sequences are run and what is kept of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenLoop {
@@ -131,14 +136,17 @@ impl OpenLoop {
             prompt_text: prompt.text.clone(),
         })?;
         let mut next = None;
+        let mut held = Held { prompt_len, most: self.most_held(decoder), passes: Vec::new() };
         for tokens in prompt.tokens.chunks(self.chunk.get()) {
-            next = Some(self.feed(decoder, tokens, prompt_len, sink, progress)?);
+            next = Some(self.feed(decoder, tokens, &mut held, sink)?);
+            progress.advance(tokens.len() as u64);
         }
         let mut made = Vec::new();
         let mut reason = "length";
         while let Some(token) = next.filter(|_| made.len() < self.max_new_tokens as usize) {
             made.push(token);
-            next = Some(self.feed(decoder, &[token], prompt_len, sink, progress)?);
+            next = Some(self.feed(decoder, &[token], &mut held, sink)?);
+            progress.advance(1);
             if let Some(codec) = codec {
                 if codec.is_end(token) {
                     reason = "eos";
@@ -150,6 +158,7 @@ impl OpenLoop {
                 }
             }
         }
+        self.hand_over(decoder, &mut held, sink)?;
         let text = codec.map(|codec| codec.decode(&made)).transpose()?;
         let end = judge(text.as_deref());
         sink.end_sequence(SequenceEnd { finish_reason: reason.to_owned(), generated_text: text, ..end })?;
@@ -157,14 +166,20 @@ impl OpenLoop {
         Ok(())
     }
 
-    /// Feeds tokens, hands over what was seen, and gives the greedy next token.
+    /// Steps that wait for the lens to look at all of them at once. With a small unembedding a product costs little and every call much; with a large one
+    /// the look at a step gives its next token too.
+    fn most_held(&self, decoder: &Decoder<'_>) -> usize {
+        let size = decoder.config().vocab * decoder.config().hidden;
+        if self.fields.lens && size <= SMALL_HEAD { HELD_STEPS } else { 1 }
+    }
+
+    /// Feeds tokens and gives the greedy next token. What was seen is handed over when enough has come together.
     fn feed(
         &self,
         decoder: &mut Decoder<'_>,
         tokens: &[u32],
-        prompt_len: u32,
+        held: &mut Held,
         sink: &mut dyn RecordSink,
-        progress: &dyn Progress,
     ) -> Result<u32, ExecutorError> {
         let fields = self.fields;
         let states = fields.attention.is_some();
@@ -176,35 +191,77 @@ impl OpenLoop {
             attention: false,
         };
         let pass = decoder.forward(tokens, taps)?;
-        let rows: Vec<usize> = (0..tokens.len())
-            .filter(|row| fields.lens && self.prompt_lens.looks_at(pass.positions[*row], prompt_len))
-            .collect();
-        let lens = if rows.is_empty() { Vec::new() } else { self.look(decoder, &pass, &rows)? };
-        let ids: Vec<TokenId> = tokens.iter().copied().map(TokenId::new).collect();
-        sink.chunk(&Chunk { tokens: &ids, layers: layer_chunks(&pass, fields), lens: &lens })?;
-        progress.advance(tokens.len() as u64);
+        if held.most > 1 {
+            let next = greedy(&decoder.last_logits(&pass)?);
+            held.passes.push(pass);
+            if tokens.len() > 1 || held.passes.len() >= held.most {
+                self.hand_over(decoder, held, sink)?;
+            }
+            return Ok(next);
+        }
         let last = pass.positions[tokens.len() - 1];
+        held.passes.push(pass);
+        let (lens, pass) = self.hand_over(decoder, held, sink)?;
         let seen = lens.last().filter(|position| position.pos.get() == last);
-        match seen.and_then(|position| position.layers.last()).and_then(|fact| fact.top.first()) {
-            Some((token, _)) => Ok(token.get()),
-            None => Ok(greedy(&decoder.last_logits(&pass)?)),
+        match (seen.and_then(|position| position.layers.last()).and_then(|fact| fact.top.first()), pass) {
+            (Some((token, _)), _) => Ok(token.get()),
+            (None, Some(pass)) => Ok(greedy(&decoder.last_logits(&pass)?)),
+            (None, None) => Err(crate::decode::DecodeError::NoTokens.into()),
         }
     }
 
-    fn look(
+    /// Looks at the passes held and hands them over; gives the facts and the last of them.
+    fn hand_over(
         &self,
         decoder: &mut Decoder<'_>,
-        pass: &Pass,
-        rows: &[usize],
-    ) -> Result<Vec<LensPosition>, ExecutorError> {
-        let options = LensOptions { top: usize::from(self.fields.lens_top.max(1)), raw: RawLens::Included };
-        let by_layer = decoder.lens(pass, rows, options)?;
-        let position = |(index, row): (usize, &usize)| LensPosition {
-            pos: Pos::new(pass.positions[*row]),
-            layers: by_layer.iter().map(|layer| fact(&layer[index])).collect(),
-        };
-        Ok(rows.iter().enumerate().map(position).collect())
+        held: &mut Held,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(Vec<LensPosition>, Option<Pass>), ExecutorError> {
+        let lens = if self.fields.lens { self.look(decoder, held)? } else { Vec::new() };
+        for pass in &held.passes {
+            let ids: Vec<TokenId> = pass.tokens.iter().copied().map(TokenId::new).collect();
+            let (first, last) = (pass.positions[0], pass.positions[pass.positions.len() - 1]);
+            let own = lens.partition_point(|seen| seen.pos.get() < first)
+                ..lens.partition_point(|seen| seen.pos.get() <= last);
+            let layers = layer_chunks(pass, self.fields);
+            sink.chunk(&Chunk { tokens: &ids, layers, lens: &lens[own] })?;
+        }
+        Ok((lens, held.passes.drain(..).next_back()))
     }
+
+    /// The facts of all positions of the passes held that the lens looks at, from one look.
+    fn look(&self, decoder: &mut Decoder<'_>, held: &Held) -> Result<Vec<LensPosition>, ExecutorError> {
+        let (mut rows, mut positions, mut layers) = (Vec::new(), Vec::new(), 0);
+        for pass in &held.passes {
+            let Some(hidden) = &pass.hidden else { continue };
+            layers = pass.layers_run;
+            let looked_at = |pos: &u32| self.prompt_lens.looks_at(*pos, held.prompt_len);
+            for (row, pos) in pass.positions.iter().enumerate().filter(|(_, pos)| looked_at(pos)) {
+                hidden.outer_iter().for_each(|layer| rows.extend(layer.row(row)));
+                positions.push(*pos);
+            }
+        }
+        if positions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let width = decoder.config().hidden;
+        let rows =
+            ArrayView2::from_shape((rows.len() / width, width), &rows).expect("whole rows were stacked");
+        let options = LensOptions { top: usize::from(self.fields.lens_top.max(1)), raw: RawLens::Included };
+        let facts = decoder.head().lens(rows, options)?;
+        let position = |(pos, facts): (&u32, &[LensFacts])| LensPosition {
+            pos: Pos::new(*pos),
+            layers: facts.iter().map(fact).collect(),
+        };
+        Ok(positions.iter().zip(facts.chunks(layers)).map(position).collect())
+    }
+}
+
+/// Passes whose facts nobody has looked at yet.
+struct Held {
+    prompt_len: u32,
+    most: usize,
+    passes: Vec<Pass>,
 }
 
 fn fact(facts: &LensFacts) -> LensFact {

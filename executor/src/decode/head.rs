@@ -12,8 +12,8 @@ use crate::{
 
 /// Rows that go through the head at once: enough for the product to be fast, and 25 MB for a vocabulary of 50,000.
 const BATCH_ROWS: usize = 128;
-/// Fewer rows than this are not worth a second thread.
-const ROWS_PER_THREAD: usize = 4;
+/// Fewer logits than this are not worth a second thread: starting one takes as long as looking at so many.
+const LOGITS_PER_THREAD: usize = 1 << 17;
 
 /// Whether the lens also looks at rows without the final norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Head {
             };
             part.iter().map(one).collect()
         };
-        let threads = self.threads.get().min(rows.len() / ROWS_PER_THREAD).max(1);
+        let threads = self.threads.get().min(logits.len() / LOGITS_PER_THREAD).min(rows.len()).max(1);
         if threads == 1 {
             return look(&rows);
         }
