@@ -14,6 +14,7 @@ pub(crate) mod gguf_files;
 mod lanes;
 mod model_check;
 mod parity;
+mod published;
 mod record;
 mod setup;
 pub(crate) mod support;

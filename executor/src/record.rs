@@ -304,6 +304,7 @@ fn header(model: &Model, items: &[RecordItem], plan: &RecordPlan) -> Result<Trac
             max_new_tokens: plan.open_loop.max_new_tokens,
             chat_template: items.iter().any(|item| matches!(item.prompt, PromptForm::Chat(_))),
             batch: None,
+            protocol: None,
         },
         fields: plan.open_loop.fields,
         weights: StoredWeights {

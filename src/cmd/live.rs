@@ -7,7 +7,7 @@ use super::study::{self, TableArgs};
 use crate::exit::CliError;
 use crate::output::{Format, news};
 use crate::progress::Bars;
-use kvlab_executor::branches::{BranchPlan, TreeExec, TreeSet};
+use kvlab_executor::branches::{BranchPlan, Protocol, TreeExec, TreeSet};
 use kvlab_executor::closed_loop::{ExecPlan, Mode};
 use kvlab_executor::fidelity::pool_study;
 use kvlab_executor::{ExecutorError, ItemSet, Model};
@@ -144,6 +144,7 @@ impl LiveArgs {
             chunk: CHUNK,
             max_new_tokens: self.max_new_tokens.unwrap_or(set.usual_new_tokens),
             batch: self.batch,
+            protocol: Protocol::Corrected,
             steps: true,
             tool: tool(),
             workload: WorkloadInfo { name: set.name.clone(), seed: self.seed, file_sha256: None },

@@ -6,7 +6,7 @@ use crate::exit::CliError;
 use crate::output::news;
 use crate::progress::Bars;
 use kvlab_executor::Model;
-use kvlab_executor::branches::{BranchPlan, TreeSet, record_branches};
+use kvlab_executor::branches::{BranchPlan, Protocol, TreeSet, record_branches};
 use kvlab_sim::trace::Leftover;
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -23,6 +23,10 @@ pub(crate) struct BranchArgs {
     /// With --branches: decode at most so many of a problem's branches in one pass; 1 decodes them one by one. Facts of steps differ by rounding [default: 8]
     #[arg(long, value_name = "N", requires = "branches")]
     pub(crate) batch: Option<NonZeroUsize>,
+    /// With --branches: record as the reference notebook of RKSC did, with its defects D4 to D7 and D13 (docs/papers.md) and 8 new tokens, for comparisons with
+    /// its figures only; the trace says so
+    #[arg(long, requires = "branches", conflicts_with = "batch")]
+    pub(crate) as_published: bool,
     /// With --branches: leave out the facts of single decoding steps
     #[arg(long, requires = "branches")]
     pub(crate) no_steps: bool,
@@ -30,6 +34,9 @@ pub(crate) struct BranchArgs {
 
 /// Branches that go through a pass together when nobody says otherwise.
 const BATCH: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
+
+/// New tokens of the reference notebook.
+const PUBLISHED_NEW_TOKENS: u32 = 8;
 
 /// Branches of a problem, 1 to 4096.
 pub(crate) fn branch_count(text: &str) -> Result<NonZeroU32, String> {
@@ -51,7 +58,14 @@ pub(crate) fn into_trace(
     bars: &Bars,
 ) -> Result<(), CliError> {
     runtime::tell(model);
-    let max_new_tokens = args.max_new_tokens.unwrap_or(set.usual_new_tokens);
+    let is_published = args.branching.as_published;
+    let usual = if is_published { PUBLISHED_NEW_TOKENS } else { set.usual_new_tokens };
+    let max_new_tokens = args.max_new_tokens.unwrap_or(usual);
+    if is_published {
+        news(
+            "as published: the protocol of the reference notebook with its defects; the manifest names them",
+        );
+    }
     news(&format!(
         "recording {} problems: up to {} continuations of {max_new_tokens} tokens, each with a verifier",
         set.items.len(),
@@ -60,7 +74,8 @@ pub(crate) fn into_trace(
     let plan = BranchPlan {
         chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
         max_new_tokens,
-        batch: args.branching.batch.unwrap_or(BATCH),
+        batch: if is_published { NonZeroUsize::MIN } else { args.branching.batch.unwrap_or(BATCH) },
+        protocol: if is_published { Protocol::AsPublished } else { Protocol::Corrected },
         steps: !args.branching.no_steps,
         times: args.times,
         tool: tool(),

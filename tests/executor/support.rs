@@ -8,7 +8,7 @@ use std::{
 
 use kvlab_executor::{
     LoadOptions, Model, ProviderChoice, Quiet, TinySpec,
-    branches::{BranchPlan, TreeSet},
+    branches::{BranchPlan, Protocol, TreeSet},
     embedded_model,
     setup::{SetupOptions, ensure_library, ensure_model},
 };
@@ -42,6 +42,7 @@ pub(crate) fn branch_plan(set: &TreeSet) -> BranchPlan {
         chunk: chunk(64),
         max_new_tokens: 120,
         batch: NonZeroUsize::MIN,
+        protocol: Protocol::Corrected,
         steps: true,
         times: false,
         tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },

@@ -173,6 +173,7 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
             max_new_tokens: 8,
             chat_template: true,
             batch: None,
+            protocol: None,
         },
         workload: WorkloadInfo { name: "arithmetic".to_owned(), seed: 3, file_sha256: None },
         seed: 3,

@@ -25,6 +25,18 @@ pub(super) struct Decoding<'a> {
     pub(super) codec: &'a TextCodec,
     pub(super) chunk: NonZeroUsize,
     pub(super) most: u32,
+    /// Where a text ends.
+    pub(super) ends: Ends,
+}
+
+/// Where a text ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// At a token that ends a text, at a text that ends the continuation, or at the most tokens.
+    #[default]
+    AtTheEnd,
+    /// After the most tokens: steps behind the end of the text are steps like any, and only the text does not hold them.
+    Never,
 }
 
 /// A branch decoded to its end.
@@ -47,7 +59,7 @@ impl Decoding<'_> {
     /// Decodes from the logits of the last prompt token.
     pub(super) fn run_from(&mut self, logits: &[f32], stops: &[String]) -> Result<Ended, ExecutorError> {
         let mut logits = logits.to_vec();
-        let mut text = Text::default();
+        let mut text = Text { ends: self.ends, ..Text::default() };
         while self.most > 0
             && let Some(token) = text.step(&logits, self.codec, self.most, stops)?
         {
@@ -145,6 +157,7 @@ impl Together<'_> {
 /// A text in the making.
 #[derive(Default)]
 struct Text {
+    ends: Ends,
     steps: Vec<BranchStep>,
     made: Vec<u32>,
     finish_reason: Option<&'static str>,
@@ -162,6 +175,13 @@ impl Text {
         let step = step(logits)?;
         let token = step.token.get();
         self.steps.push(step);
+        if self.ends == Ends::Never {
+            self.finish_reason = self.finish_reason.or(codec.is_end(token).then_some("eos"));
+            if self.finish_reason.is_none() {
+                self.made.push(token);
+            }
+            return Ok(Some(token).filter(|_| self.steps.len() < most as usize));
+        }
         if codec.is_end(token) {
             self.finish_reason = Some("eos");
             return Ok(None);

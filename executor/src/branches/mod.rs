@@ -10,6 +10,7 @@ mod decode;
 pub(crate) mod exec;
 mod live;
 mod look;
+mod published;
 mod tree;
 
 pub use exec::{TreeExec, exec_trees};
@@ -34,7 +35,7 @@ use crate::{
     progress::Progress,
     record::{self, Grader, HeaderParts, RecordError},
 };
-use decode::{Decoding, Ended, Together};
+use decode::{Decoding, Ended, Ends, Together};
 use look::{PromptStates, verdict};
 
 /// How branch trees are recorded.
@@ -51,6 +52,8 @@ pub struct BranchPlan {
     pub steps: bool,
     /// Whether times of the parts of a pass are measured and kept.
     pub times: bool,
+    /// How prompts, steps and the verifier are run.
+    pub protocol: Protocol,
     /// The program.
     pub tool: ToolInfo,
     /// Where the problems come from.
@@ -61,6 +64,23 @@ pub struct BranchPlan {
     pub grader: Grader,
     /// The verifier's texts for yes and for no: the first token of each counts.
     pub verdict_words: (&'static str, &'static str),
+}
+
+/// How prompts, steps and the verifier are run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Without the defects of the reference notebook.
+    #[default]
+    Corrected,
+    /// With those of its defects that are a matter of recording, one branch after the other: where a comparison with its figures needs it.
+    AsPublished,
+}
+
+impl Protocol {
+    /// What the manifest says about it; nothing for the corrected one.
+    fn told(self) -> Option<String> {
+        (self == Self::AsPublished).then(|| published::TOLD.to_owned())
+    }
 }
 
 /// Records branch trees into a trace at `target`. Problems that an interrupted recording finished are not run again.
@@ -90,6 +110,7 @@ pub fn record_branches(
                 max_new_tokens: plan.max_new_tokens,
                 chat_template: false,
                 batch: u32::try_from(plan.batch.get()).ok().filter(|batch| *batch > 1),
+                protocol: plan.protocol.told(),
             },
             fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
             weights: StoredWeights::default(),
@@ -172,6 +193,9 @@ struct Recorder<'a> {
 
 impl Recorder<'_> {
     fn problem(&mut self) -> Result<Problem, ExecutorError> {
+        if self.plan.protocol == Protocol::AsPublished {
+            return self.problem_as_published();
+        }
         let item = self.item;
         let root = self.tokens(&item.root)?;
         let states = self.states(&root)?.0;
@@ -291,7 +315,11 @@ impl Recorder<'_> {
 
     fn decoding(&mut self, cache: KvCache) -> Result<Decoding<'_>, ExecutorError> {
         let (decoder, codec) = self.model.decoder_and_codec_with(cache)?;
-        Ok(Decoding { decoder, codec, chunk: self.plan.chunk, most: self.plan.max_new_tokens })
+        let ends = match self.plan.protocol {
+            Protocol::Corrected => Ends::AtTheEnd,
+            Protocol::AsPublished => Ends::Never,
+        };
+        Ok(Decoding { decoder, codec, chunk: self.plan.chunk, most: self.plan.max_new_tokens, ends })
     }
 
     /// Grades what was written and shows it to the verifier, in the words of `problem`.
@@ -300,13 +328,24 @@ impl Recorder<'_> {
         ended: Ended,
         problem: &BranchWords,
     ) -> Result<kvlab_sim::trace::Outcome, ExecutorError> {
-        let graded =
-            self.item.expected_answer.as_deref().map(|expected| (self.plan.grader)(&ended.text, expected));
         let prompt = (self.item.verify)(problem.wording, &ended.text);
         let prompt = self.model.codec()?.encode(&prompt)?;
         record::check_context(self.model, &self.item.item, prompt.len(), 0)?;
+        self.judged(ended, &prompt, prompt.len())
+    }
+
+    /// Grades what was written and runs the verifier on the first `read` tokens of its prompt.
+    fn judged(
+        &mut self,
+        ended: Ended,
+        prompt: &[u32],
+        read: usize,
+    ) -> Result<kvlab_sim::trace::Outcome, ExecutorError> {
+        let graded =
+            self.item.expected_answer.as_deref().map(|expected| (self.plan.grader)(&ended.text, expected));
         let mut decoder = self.model.decoder()?;
-        let verdict = verdict(&mut decoder, &prompt, self.plan.chunk, self.verdict_tokens)?;
+        let mut verdict = verdict(&mut decoder, &prompt[..read], self.plan.chunk, self.verdict_tokens)?;
+        verdict.prompt_tokens = count(prompt.len());
         Ok(ended.outcome(self.model.codec()?, graded, Some(verdict), self.plan.steps)?)
     }
 }

@@ -42,6 +42,8 @@ pub struct TreeItem {
     pub stops: Vec<String>,
     /// The verifier's prompt.
     pub verify: VerifierPrompt,
+    /// The same without the problem: what the reference notebook showed. For [`super::Protocol::AsPublished`].
+    pub blind: VerifierPrompt,
 }
 
 impl fmt::Debug for TreeItem {
@@ -161,8 +163,16 @@ fn chain_tree(level: Level, index: u32, seed: u64, branches: u32, one_wording: b
             let wording: Wording = WORDINGS[wording as usize % WORDINGS.len()];
             chain::verify_prompt(&problem, wording, shown)
         }),
+        blind: Box::new(move |wording, shown| {
+            // The model knows no words but those of such problems: one that is always the same stands for a filler.
+            let wording: Wording = WORDINGS[wording as usize % WORDINGS.len()];
+            chain::verify_prompt(&chain::problem(0, level, u64::MAX), wording, shown)
+        }),
     }
 }
+
+/// What stands for the filler that the notebook's prompts begin with; ASCII.
+const FILLER: &str = "Please read the following carefully before you begin. ";
 
 /// A framing of a question, its level, and what stands before and behind it.
 type Framing = (u32, &'static str, &'static str);
@@ -210,17 +220,22 @@ fn question_tree(problem: &Problem, branches: u32, one_wording: bool) -> TreeIte
     };
     let wording = |branch: u32| if one_wording { 0 } else { branch % 8 };
     let asked = question.clone();
+    let verify = |asked: &str, shown: &str| {
+        format!(
+            "Problem: {asked}\n\nProposed answer: {}\n\nIs the proposed answer correct? Reply YES or NO.\nReply:",
+            shown.trim()
+        )
+    };
     TreeItem {
         item: problem.id.clone(),
         expected_answer: problem.answer.clone(),
         root: words(0, None),
         branches: (0..branches).map(|branch| words(wording(branch), Some(branch % 8))).collect(),
         stops: vec!["\n\nProblem:".to_owned(), "\n\nQuestion:".to_owned()],
-        verify: Box::new(move |_, shown| {
-            format!(
-                "Problem: {asked}\n\nProposed answer: {}\n\nIs the proposed answer correct? Reply YES or NO.\nReply:",
-                shown.trim()
-            )
+        verify: Box::new(move |_, shown| verify(&asked, shown)),
+        blind: Box::new(move |_, shown| {
+            // The first 2000 characters of a prompt that begins with its filler.
+            verify(&FILLER.repeat(2000 / FILLER.len() + 1)[..2000], shown)
         }),
     }
 }

@@ -200,6 +200,9 @@ pub struct DecodingInfo {
     /// Most sequences that were decoded in one pass; absent for one. Since 1.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
+    /// What was done otherwise than this program does by itself, in words; absent for nothing. Since 1.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
 }
 
 /// Where the prompts came from.

@@ -381,6 +381,7 @@ fn header(lines: &Path, digest: &str, block_tokens: u32, synthetic: Option<Synth
             max_new_tokens: 0,
             chat_template: false,
             batch: None,
+            protocol: None,
         },
         workload: WorkloadInfo { name, seed: 0, file_sha256: Some(digest.to_owned()) },
         seed: 0,

@@ -367,6 +367,7 @@ impl SyntheticBranches {
                 max_new_tokens: self.params.generated,
                 chat_template: false,
                 batch: None,
+                protocol: None,
             },
             workload: WorkloadInfo { name: BRANCH_TREES.to_owned(), seed: self.seed, file_sha256: None },
             seed: self.seed,

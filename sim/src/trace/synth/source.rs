@@ -194,6 +194,7 @@ impl Synthetic {
                 max_new_tokens: 0,
                 chat_template: false,
                 batch: None,
+                protocol: None,
             },
             workload: WorkloadInfo {
                 name: self.workload.id.to_owned(),
