@@ -467,6 +467,43 @@ fn serving_studies_out_of_scale_are_refused_and_never_panic() {
     assert!(code == 4 && is_left && output.contains("3 of 3 problems refused"), "{code} {output}");
 }
 
+/// What `sweep` and `replay` tell before cells run is what `validate --trace` tells without running, and what the rows say afterwards.
+#[test]
+fn thresholds_are_looked_at_before_cells_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = kvlab(folder.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", text_of_both(&output));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    std::fs::write(
+        folder.path().join("s.yaml"),
+        "id: s\nwhy: w\ntrees:\n  stacks:\n    - label: gated\n      share: {kind: asks}\n      sweep: {share.tau: [0.9, 2, 3]}\n",
+    )
+    .unwrap();
+    run(&["trace", "synth", "branch-trees", "--set", "problems=4", "--out", "trees"]);
+    let (_, swept) = run(&["sweep", "s.yaml", "--trace", "trees"]);
+    let lint: Vec<&str> = swept.lines().filter(|line| line.starts_with("lint: ")).collect();
+    assert!(
+        lint.iter().any(|line| line.contains("tau is unreachable: 2 is above every observed value")),
+        "{swept}"
+    );
+    assert!(lint.iter().any(|line| line.contains("tau 3 repeats 2")), "{swept}");
+    assert!(swept.find("lint: ") < swept.find("synthetic: "), "before the cells: {swept}");
+    let (said, _) = run(&["validate", "s.yaml", "--trace", "trees"]);
+    assert!(lint.iter().all(|line| said.contains(line)), "{said}");
+    assert!(said.contains(&format!("{} findings", lint.len())), "{said}");
+    let (json, _) = run(&["validate", "s.yaml", "--trace", "trees", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), lint.len());
+    assert_eq!((&findings[0]["study"], findings[0]["cells"].as_array().unwrap().len()), (&"trees".into(), 1));
+    let (_, replayed) = run(&["replay", "trees", "--tau", "2,3"]);
+    assert!(replayed.contains("lint: tau 3 repeats 2"), "{replayed}");
+    let output = kvlab(folder.path(), &["validate", "trees", "--trace", "trees"]);
+    assert!(output.status.code() == Some(2) && text_of_both(&output).contains("it is no scenario"));
+}
+
 fn text_of_both(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }

@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod recorded;
+
 use kvlab_sim::cost::{BatchCost, cost};
 use kvlab_sim::observe::{ChromeTrace, EventLog, Fanout};
 use kvlab_sim::policy::RawParams;
 use kvlab_sim::serve::{
-    Arrivals, BranchDecisions, BranchEviction, PartialPass, PrefixMemory, ProblemDecisions, Scheduler,
-    ServeReport, ServeSettings, SharedEviction, run,
+    Arrivals, BranchDecisions, BranchEviction, Follows, PartialPass, PrefixMemory, ProblemDecisions,
+    Scheduler, ServeReport, ServeSettings, SharedEviction, run,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -26,6 +28,7 @@ fn checked(capacity_blocks: Option<u32>) -> ServeSettings {
 fn problem(root: u32, branches: u32, generated: u32, verify: bool) -> ProblemDecisions {
     let branch = BranchDecisions {
         parent: None,
+        follows: Follows::Text,
         prompt_tokens: root + 2,
         reused_tokens: root,
         gate: None,
@@ -35,6 +38,7 @@ fn problem(root: u32, branches: u32, generated: u32, verify: bool) -> ProblemDec
     ProblemDecisions {
         item: format!("{root}-{branches}"),
         root_tokens: root,
+        needs_root: false,
         branches: vec![branch; branches as usize],
         winner: Some(0),
     }
@@ -81,6 +85,89 @@ fn a_prefix_that_ends_within_a_block_is_copied_on_the_first_write() {
     let (replicated, _) = serve(&[problem(6, 3, 1, false)], &Arrivals::OneByOne, &replicated);
     assert_eq!((replicated.copied_blocks, replicated.peak_blocks), (0, 2 + 3 * 2));
     assert_eq!(replicated.problems[0].reused_tokens, report.problems[0].reused_tokens);
+}
+
+/// Two branches begin with the same 8 tokens. By hand, 1,000 ns a token: the first one's prompt, 8; its first decode step beside the second one's
+/// own 2 prompt tokens, 3; both decode, 2; the second one decodes, 1. Each ends with 3 blocks of 4, two of which they share.
+#[test]
+fn equal_tokens_are_taken_over_when_they_are_computed_and_not_when_their_branch_ends() {
+    let first = BranchDecisions { prompt_tokens: 8, generated_tokens: 3, ..BranchDecisions::default() };
+    let second = BranchDecisions {
+        parent: Some(0),
+        follows: Follows::Prompt,
+        prompt_tokens: 10,
+        reused_tokens: 8,
+        ..first
+    };
+    let problem = ProblemDecisions {
+        item: "equal".to_owned(),
+        branches: vec![first, second],
+        winner: Some(1),
+        ..ProblemDecisions::default()
+    };
+    let (report, log) = serve(&[problem], &Arrivals::AtOnce, &checked(None));
+    assert_eq!(report.end.get(), 14_000);
+    let tokens: Vec<u64> = log
+        .iter()
+        .filter(|line| line["what"] == "batched")
+        .map(|line| line["tokens"].as_u64().unwrap())
+        .collect();
+    assert_eq!(tokens, [8, 3, 2, 1]);
+    let outcome = &report.problems[0];
+    assert_eq!((outcome.prefill_tokens, outcome.computed_tokens, outcome.reused_tokens), (10, 14, 8));
+    assert_eq!((report.peak_blocks, report.copied_blocks), (4, 0));
+}
+
+/// A root of 8 tokens is asked for by the gate only: it is computed once, before the gate, and nobody takes it over.
+#[test]
+fn a_gate_waits_for_the_states_that_it_compares_with() {
+    let gate = Some(PartialPass { tokens: 10, layers: 1, heads: 0 });
+    let branch =
+        BranchDecisions { prompt_tokens: 10, generated_tokens: 1, gate, ..BranchDecisions::default() };
+    let problem = ProblemDecisions {
+        item: "refused".to_owned(),
+        root_tokens: 8,
+        needs_root: true,
+        branches: vec![branch; 2],
+        winner: None,
+    };
+    let (report, log) = serve(&[problem], &Arrivals::AtOnce, &checked(None));
+    let tokens: Vec<u64> = log
+        .iter()
+        .filter(|line| line["what"] == "batched")
+        .map(|line| line["tokens"].as_u64().unwrap())
+        .collect();
+    // Root, gates of both, prompts of both.
+    assert_eq!(tokens, [8, 20, 20]);
+    let outcome = &report.problems[0];
+    assert_eq!((outcome.prefill_tokens, outcome.gate_token_layers, outcome.reused_tokens), (28, 20, 0));
+}
+
+/// The second of two levels grows from the first 4 tokens of a prompt of 8, the third from all of its 6: positions go on where the text does.
+#[test]
+fn a_branch_that_takes_over_a_part_goes_on_from_there() {
+    let first = BranchDecisions { prompt_tokens: 8, generated_tokens: 1, ..BranchDecisions::default() };
+    let part = |parent, reused_tokens, prompt_tokens| BranchDecisions {
+        parent: Some(parent),
+        follows: Follows::Prompt,
+        prompt_tokens,
+        reused_tokens,
+        ..first
+    };
+    let problem = ProblemDecisions {
+        item: "part".to_owned(),
+        branches: vec![first, part(0, 4, 6), part(1, 6, 9)],
+        ..ProblemDecisions::default()
+    };
+    let (report, log) = serve(&[problem], &Arrivals::AtOnce, &checked(None));
+    let outcome = &report.problems[0];
+    assert_eq!((outcome.prefill_tokens, outcome.reused_tokens), (8 + 2 + 3, 10));
+    let live: Vec<u64> = log
+        .iter()
+        .filter(|line| line["what"] == "stored")
+        .map(|line| line["live_entries"].as_u64().unwrap())
+        .collect();
+    assert_eq!(live, [8, 6, 9]);
 }
 
 /// H22: a branch of 10,000 tokens and a memory of 50 blocks of 16: refused with the numbers, the others run.
@@ -224,7 +311,7 @@ fn the_timeline_is_json_with_a_row_for_the_device() {
 }
 
 fn any_problems() -> impl Strategy<Value = Vec<ProblemDecisions>> {
-    let branch = (any::<prop::sample::Index>(), 0..3_u8, 1..6_u32, 0..7_u32, any::<bool>(), any::<bool>());
+    let branch = (any::<prop::sample::Index>(), 0..4_u8, 1..6_u32, 0..7_u32, any::<bool>(), any::<bool>());
     let problem = (0..14_u32, prop::collection::vec(branch, 1..6));
     prop::collection::vec(problem, 1..5).prop_map(|problems| {
         problems
@@ -233,14 +320,22 @@ fn any_problems() -> impl Strategy<Value = Vec<ProblemDecisions>> {
             .map(|(at, (root_tokens, branches))| {
                 let mut built: Vec<BranchDecisions> = Vec::new();
                 for (pick, kind, own, generated, gate, verify) in branches {
-                    let parent = (kind == 0 && !built.is_empty()).then(|| pick.index(built.len()));
+                    let grows = kind == 0 || kind == 3;
+                    let parent = (grows && !built.is_empty()).then(|| pick.index(built.len()));
+                    let follows = if kind == 3 && parent.is_some() { Follows::Prompt } else { Follows::Text };
                     let there = parent.map_or(root_tokens, |at| {
-                        built[at].prompt_tokens + built[at].generated_tokens.saturating_sub(1)
+                        let text = if follows == Follows::Text {
+                            built[at].generated_tokens.saturating_sub(1)
+                        } else {
+                            0
+                        };
+                        built[at].prompt_tokens + text
                     });
                     let reused_tokens = if kind == 2 { 0 } else { there };
                     let pass = |on: bool| on.then_some(PartialPass { tokens: 3, layers: 1, heads: 1 });
                     built.push(BranchDecisions {
                         parent: parent.map(|at| u32::try_from(at).unwrap()),
+                        follows,
                         prompt_tokens: there + own,
                         reused_tokens,
                         gate: pass(gate),
@@ -248,7 +343,13 @@ fn any_problems() -> impl Strategy<Value = Vec<ProblemDecisions>> {
                         verify: pass(verify),
                     });
                 }
-                ProblemDecisions { item: at.to_string(), root_tokens, branches: built, winner: Some(0) }
+                ProblemDecisions {
+                    item: at.to_string(),
+                    root_tokens,
+                    needs_root: false,
+                    branches: built,
+                    winner: Some(0),
+                }
             })
             .collect()
     })

@@ -4,6 +4,7 @@ mod compare;
 mod diff;
 mod draw;
 mod expect;
+mod lint;
 mod pareto;
 mod process;
 mod repeat;

@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod exec;
 pub(crate) mod fidelity;
+mod findings;
 pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;

@@ -97,8 +97,7 @@ fn section(scenario: &Scenario, results: &[ClaimResult]) -> String {
             }
         }
     }
-    if let Some(study) = &scenario.serve {
-        let sizes = &study.problems;
+    if let Some(sizes) = scenario.serve.as_ref().and_then(|study| study.sizes()) {
         line(format!(
             "* {} problems of {} branches; prefix {} to {} tokens, suffix {}, {} generated, verifier's prompt {}",
             sizes.count,

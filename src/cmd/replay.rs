@@ -1,10 +1,12 @@
 //! `kvlab replay`: policies and thresholds from flags over a trace.
 
+use super::findings;
 use super::sample::SampleArgs;
 use super::study::{self, TableArgs};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
+use kvlab_sim::run::Study;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::{Trace, TraceSource};
@@ -118,6 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let flags = "the flags of `kvlab replay`";
     let scenario = Scenario::parse(&scenario_text(args, &trace), flags)?;
     let scenario = args.sample.on(scenario, Path::new(flags))?;
+    findings::tell(&Study::of(&scenario, &trace, study::info(&trace))?, args.threads)?;
     let bars = Bars::default();
     let command = study::command_line();
     let results = study::run(&scenario, &trace, args.threads, command.clone(), &bars)?;

@@ -1,7 +1,7 @@
 //! `kvlab sweep`: a scenario over a trace, in parts that are kept.
 
 use super::sample::SampleArgs;
-use super::{check, shard, study, sweep_plan};
+use super::{check, findings, shard, study, sweep_plan};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -18,6 +18,8 @@ use std::time::Instant;
 ///
 /// A scenario is a YAML file; scenarios/reference.yaml shows every key. Cells that cannot work (a budget smaller than
 /// what must be kept, say) are skipped with their reason, and the exit code is then 4.
+///
+/// Thresholds that can never act, decide nothing or repeat one another are told before the cells run, each with the number that shows it.
 ///
 /// Finished cells are kept in the folder `parts` of --out. The same command again, after an interruption or with a changed
 /// scenario, runs only what is not there. With --shard, or under a Slurm array or a Kubernetes Indexed Job, only a share of the cells runs;
@@ -126,6 +128,7 @@ fn over(
     }
     let (command, bars) = (study::command_line(), Bars::default());
     let Some(out) = &args.out else {
+        findings::tell(&study, args.threads)?;
         let all: Vec<usize> = (0..study.units().len()).collect();
         let mut parts = Vec::new();
         bars.piece("replay", |progress| {
@@ -167,6 +170,10 @@ fn over(
     };
     if cells(&wanted) < cells(&share) {
         news(&format!("{} of {} cells are there already", cells(&share) - cells(&wanted), cells(&share)));
+    }
+    // Every shard would say the same.
+    if shard.count == 1 && !wanted.is_empty() {
+        findings::tell(&study, args.threads)?;
     }
     let mut parts = found.whole;
     let work = batches(study.units(), &wanted, batch(args, study.units(), shard));

@@ -1,7 +1,9 @@
 //! `kvlab validate`: a trace, a scenario or result tables.
 
+use super::{findings, sweep};
 use crate::exit::{CliError, Done};
 use crate::output;
+use kvlab_sim::run::Study;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::{Depth, verify_to};
 use std::path::PathBuf;
@@ -9,11 +11,18 @@ use std::path::PathBuf;
 /// Check a trace folder, a scenario file or a results folder, and say what is wrong and where.
 ///
 /// A trace is read in full: structure, checksums, shapes, coverage, finite values, facts against each other and, where it holds
-/// hidden states and the head (`kvlab record --hidden --weights head`), lens facts against both.
+/// hidden states and the head (`kvlab record --hidden --weights head`), lens facts against both. A scenario with `--trace` is told what its thresholds
+/// come to over that trace, without running it: vacuous, unreachable, never decisive, repeated.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  kvlab validate my-trace --deep\n  kvlab validate scenarios/tuning/trees.yaml --trace my-trees"
+)]
 pub(crate) struct Args {
     /// Trace folder, scenario file (.yaml) or results folder
     path: PathBuf,
+    /// With a scenario: the trace over which its thresholds are looked at; nothing is run
+    #[arg(long, value_name = "DIR", conflicts_with = "deep")]
+    trace: Option<PathBuf>,
     /// Compute every lens fact again from hidden states and the head, where a trace holds all three, and not a sample of 16
     #[arg(long)]
     deep: bool,
@@ -35,8 +44,21 @@ fn checked(args: &Args) -> Result<Done, CliError> {
     let path = &args.path;
     if path.is_file() {
         let scenario = Scenario::load(path)?;
-        let text = format!("{}: scenario `{}` is valid\n", path.display(), scenario.id);
-        return said(args, &serde_json::json!({ "kind": "scenario", "id": scenario.id }), &text);
+        let mut text = format!("{}: scenario `{}` is valid\n", path.display(), scenario.id);
+        let mut json = serde_json::json!({ "kind": "scenario", "id": scenario.id });
+        if let Some(trace) = &args.trace {
+            let told = sweep::with_source(path, Some(trace), &scenario, |source, info| {
+                findings::told(&Study::of(&scenario, source, info)?, 0)
+            })?;
+            text += &told.iter().map(|told| format!("lint: {}\n", told.line())).collect::<String>();
+            text += &format!("{} findings about thresholds over {}\n", told.len(), trace.display());
+            json["findings"] = serde_json::json!(told);
+        }
+        return said(args, &json, &text);
+    }
+    if let Some(trace) = &args.trace {
+        let reason = format!("it is no scenario: leave out --trace {}", trace.display());
+        return Err(CliError::Invalid { path: path.clone(), reason });
     }
     if path.join("results.json").exists() {
         let results = kvlab_sim::results::read(path)?;

@@ -267,6 +267,10 @@ impl BatchCost for Fit {
         (self.layers > 0).then_some(self.layers)
     }
 
+    fn of_layers(self: Box<Self>, layers: u16) -> Box<dyn BatchCost> {
+        Box::new(Self { layers: if self.layers == 0 { layers } else { self.layers }, ..*self })
+    }
+
     fn params(&self) -> serde_json::Value {
         let coefficients: serde_json::Map<String, serde_json::Value> =
             NAMES.iter().zip(self.coefficients).map(|(name, c)| ((*name).to_owned(), c.into())).collect();

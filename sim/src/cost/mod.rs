@@ -74,6 +74,9 @@ pub trait BatchCost: std::fmt::Debug + Send + Sync {
     /// Layers of the model; absent where time does not depend on them.
     fn layers(&self) -> Option<u16>;
 
+    /// The same for a model of so many layers, where time did not depend on them.
+    fn of_layers(self: Box<Self>, layers: u16) -> Box<dyn BatchCost>;
+
     /// The model, where the time is that of one.
     fn model(&self) -> Option<&Model> {
         None

@@ -94,6 +94,10 @@ impl BatchCost for Roofline {
         Some(self.model.layers)
     }
 
+    fn of_layers(self: Box<Self>, _layers: u16) -> Box<dyn BatchCost> {
+        self
+    }
+
     fn model(&self) -> Option<&Model> {
         Some(&self.model)
     }

@@ -197,6 +197,24 @@ impl Ledger {
         Ok(change)
     }
 
+    /// Forgets what a branch has seen from position `seen` on, as if it had stopped there. Positions must be tracked.
+    ///
+    /// # Errors
+    /// When there is no such branch, or the copies of shared blocks find no room.
+    pub fn rewind(&mut self, key: BranchKey, seen: u32) -> Result<Change, LedgerError> {
+        if self.seen(key)? <= seen {
+            return Ok(Change::default());
+        }
+        let below =
+            |stream: &Stream| stream.positions.iter().copied().filter(|pos| pos.get() < seen).collect();
+        let kept = self.branch(key)?.streams.iter().map(below).collect();
+        let change = self.keep_only(key, &Kept::Positions(kept))?;
+        if let Some(branch) = self.branches.get_mut(&key) {
+            branch.seen = seen;
+        }
+        Ok(change)
+    }
+
     /// Ends a branch: it lets go of all its blocks.
     ///
     /// # Errors

@@ -75,6 +75,35 @@ pub enum RunError {
         /// Name of the trace.
         source_name: String,
     },
+    /// Decisions about layers of one model under the cost of another.
+    #[error(
+        "the cost model is of a model with {found} layers, and the trace `{source_name}` of one with {layers}: exits after a layer do not carry over; accepted: a cost \
+         model of {layers} layers (`kvlab list costs`), or `unit`"
+    )]
+    CostLayers {
+        /// Layers of the cost model.
+        found: u16,
+        /// Name of the trace.
+        source_name: String,
+        /// Layers of the trace's model.
+        layers: u16,
+    },
+    /// There is no such serving arm.
+    #[error("the scenario has no serving arm `{label}`; accepted: {}", if known.is_empty() { "none, it has no `serve` study".to_owned() } else { known.join(", ") })]
+    NoArm {
+        /// What was asked for.
+        label: String,
+        /// The arms that there are.
+        known: Vec<String>,
+    },
+    /// A serving arm whose stack looks at what was not recorded.
+    #[error("the serving arm `{label}` cannot be served: {reason}")]
+    Unserved {
+        /// The arm.
+        label: String,
+        /// Why.
+        reason: String,
+    },
     /// More rows than a table of problems should have.
     #[error(
         "{cells} cells over {problems} problems make too many rows a problem; accepted: at most {most} rows, or `per_problem: false` under `trees`"

@@ -4,13 +4,13 @@ use super::RunError;
 use super::context::Context;
 use super::eviction::unfinished;
 use super::items;
-use super::lint::{self, Observed};
+use super::lint::{ExitLint, Found};
 use super::recording::{entropy_series, token_entropy_series};
 use super::study::{Finished, unit};
-use crate::policy::exit::entropy::{Entropy, Lens};
+use crate::policy::exit::entropy::Entropy;
 use crate::replay::{ExitOutcome, lens_decode_rows, replay_exit};
 use crate::results::{CellRow, Outcome, Section, SeriesRow, Unit, UnitKind, cell_id, sha256_hex};
-use crate::scenario::{ExitPlan, ExitStudy};
+use crate::scenario::ExitPlan;
 use crate::table::Value;
 use crate::trace::{LensRow, SequenceMeta};
 use rayon::prelude::*;
@@ -46,31 +46,34 @@ fn id_of(context: &Context<'_>, plan: &ExitPlan) -> String {
     cell_id(&key)
 }
 
+/// The decode rows of each sequence.
+fn read(context: &Context<'_>) -> Result<Vec<Vec<LensRow>>, RunError> {
+    let read = |meta: &SequenceMeta| {
+        let rows = context.source.lens(meta.seq)?;
+        context.advance();
+        Ok(lens_decode_rows(rows, meta))
+    };
+    context.sequences.par_iter().map(read).collect()
+}
+
+/// What is to be said about the thresholds of `plans` before anything runs, `[plan]`.
+pub(super) fn found(context: &Context<'_>, plans: &[ExitPlan]) -> Result<Vec<Found>, RunError> {
+    let all: Vec<LensRow> = read(context)?.into_iter().flatten().collect();
+    let lint = ExitLint::of(plans, &all, context.shape.layers, context.shape.vocab);
+    Ok(plans.iter().map(|plan| lint.found(plan)).collect())
+}
+
 /// Runs the units in `batches`; lens facts are read once for all of them.
 pub(super) fn run(
     context: &Context<'_>,
-    study: &ExitStudy,
     plans: &[ExitPlan],
     batches: &[Vec<usize>],
     keep: Finished<'_>,
 ) -> Result<(), RunError> {
-    // The decode rows of each sequence.
-    let lens: Vec<Vec<LensRow>> = context
-        .sequences
-        .par_iter()
-        .map(|meta| {
-            let rows = context.source.lens(meta.seq)?;
-            context.advance();
-            Ok(lens_decode_rows(rows, meta))
-        })
-        .collect::<Result<_, RunError>>()?;
+    let lens = read(context)?;
     let layers = context.shape.layers;
     let all: Vec<LensRow> = lens.iter().flatten().copied().collect();
-    let observed: Vec<(Lens, Option<Observed>)> = study
-        .lenses
-        .iter()
-        .map(|&which| (which, Observed::of(&all, layers, study.min_layer, which, context.shape.vocab)))
-        .collect();
+    let lint = ExitLint::of(plans, &all, layers, context.shape.vocab);
     let units = units(context, plans);
     for batch in batches {
         let outcome = |&at: &usize| {
@@ -81,10 +84,7 @@ pub(super) fn run(
                     series.extend(lens.first().map_or(Vec::new(), |rows| token_entropy_series(rows, layers)));
                     Outcome { series, ..Outcome::default() }
                 }
-                Some(plan) => {
-                    let seen = observed.iter().find(|(which, _)| *which == plan.lens);
-                    cell(context, plan, &lens, seen.and_then(|(_, seen)| *seen))
-                }
+                Some(plan) => cell(context, plan, &lens, &lint.found(plan)),
             };
             outcome.id.clone_from(&units[at].id);
             context.advance();
@@ -95,12 +95,7 @@ pub(super) fn run(
     Ok(())
 }
 
-fn cell(
-    context: &Context<'_>,
-    plan: &ExitPlan,
-    lens: &[Vec<LensRow>],
-    observed: Option<Observed>,
-) -> Outcome {
+fn cell(context: &Context<'_>, plan: &ExitPlan, lens: &[Vec<LensRow>], found: &Found) -> Outcome {
     let mut row = context.keys("exit");
     context.tell_drawn(&mut row);
     let params = serde_json::to_value(plan.params).unwrap_or_default();
@@ -122,16 +117,7 @@ fn cell(
     let log: Vec<u8> =
         outcomes.iter().flat_map(|o| &o.layers_run).flat_map(|run| run.to_le_bytes()).collect();
     row.text("log_digest", &sha256_hex(&log)[..16]);
-    let finding = match observed {
-        Some(observed) if lint::can_exit(&plan.params, context.shape.layers) => {
-            lint::thresholds(&plan.params, &observed)
-        }
-        Some(_) => Some(lint::too_patient(&plan.params, context.shape.layers)),
-        None => Some(lint::nothing_observed(plan.params.min_layer, context.shape.layers)),
-    };
-    if let Some(finding) = finding {
-        row.text("lint", finding);
-    }
+    found.note(&mut row);
     metrics(&mut row, context, &outcomes);
     let series = histogram(&id, context.shape.layers, &outcomes);
     let items = if context.has_exit_items { items(&id, context, &outcomes) } else { Vec::new() };

@@ -27,6 +27,19 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Of a threshold among the `observed` values that it is compared with, rising.
+    pub(super) fn of(group: &str, axis: &str, value: f64, observed: &[f64]) -> Self {
+        let rank = observed.partition_point(|&edge| edge < value);
+        Self {
+            group: group.to_owned(),
+            axis: axis.to_owned(),
+            value,
+            rank,
+            below: rank.checked_sub(1).and_then(|at| observed.get(at)).copied(),
+            above: observed.get(rank).copied(),
+        }
+    }
+
     fn note(&self, other: f64) -> String {
         let edge = |at: Option<f64>| at.map_or("no bound".to_owned(), |edge| format!("{edge:.4}"));
         format!(
@@ -39,11 +52,33 @@ impl Place {
     }
 }
 
-/// `cells` with what they repeat added to their lint. An earlier cell is repeated by a later one.
+/// The places of the cells so far. An earlier cell is repeated by a later one.
+#[derive(Default)]
+pub(super) struct Repeats {
+    /// (group, axis, rank) → at most two different values: enough to find one that differs from any.
+    known: BTreeMap<(String, String, usize), Vec<f64>>,
+}
+
+impl Repeats {
+    /// What the next cell repeats, in words.
+    pub(super) fn next(&mut self, places: &[Place]) -> Vec<String> {
+        let mut findings = Vec::new();
+        for place in places {
+            let values = self.known.entry((place.group.clone(), place.axis.clone(), place.rank)).or_default();
+            let is_other = |other: &&f64| other.total_cmp(&place.value).is_ne();
+            findings.extend(values.iter().find(is_other).map(|&other| place.note(other)));
+            if values.len() < 2 && values.iter().all(|value| is_other(&value)) {
+                values.push(place.value);
+            }
+        }
+        findings
+    }
+}
+
+/// `cells` with what they repeat added to their lint.
 pub(super) fn noted(cells: &Table) -> Result<Table, TableError> {
     let Ok(notes) = cells.text(NOTES) else { return Ok(cells.clone()) };
-    // (group, axis, rank) → at most two different values: enough to find one that differs from any.
-    let mut known: BTreeMap<(String, String, usize), Vec<f64>> = BTreeMap::new();
+    let mut repeats = Repeats::default();
     let mut lint = Vec::with_capacity(cells.rows());
     for (row, note) in notes.iter().enumerate() {
         let mut findings = match cells.value("lint", row) {
@@ -52,14 +87,7 @@ pub(super) fn noted(cells: &Table) -> Result<Table, TableError> {
         };
         let places: Vec<Place> =
             note.as_ref().and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
-        for place in places {
-            let values = known.entry((place.group.clone(), place.axis.clone(), place.rank)).or_default();
-            let is_other = |other: &&f64| other.total_cmp(&place.value).is_ne();
-            findings.extend(values.iter().find(is_other).map(|&other| place.note(other)));
-            if values.len() < 2 && values.iter().all(|value| is_other(&value)) {
-                values.push(place.value);
-            }
-        }
+        findings.extend(repeats.next(&places));
         lint.push(if findings.is_empty() { Value::Absent } else { Value::Text(findings.join("; ")) });
     }
     let mut noted = Table::new();

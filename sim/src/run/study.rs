@@ -1,6 +1,7 @@
 //! One study over one trace: its units, batches of them, and the tables that they make up.
 
 use super::context::Context;
+use super::repeats::Repeats;
 use super::{RunError, assemble, eviction, exit, pool, retained, serve, shard, trees};
 use crate::results::{
     Outcome, Part, RESULTS_VERSION, Results, ResultsError, Section, SourceInfo, StudyPlan, Unit, UnitKind,
@@ -51,6 +52,17 @@ impl std::fmt::Debug for Study<'_> {
     }
 }
 
+/// Something about the thresholds of a cell that a study can do without, with the number that shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The study that the cell belongs to.
+    pub section: Section,
+    /// The cell, in words.
+    pub cell: String,
+    /// What was found, in words.
+    pub finding: String,
+}
+
 /// What a section hands every finished batch to.
 pub(super) type Finished<'k> = &'k mut (dyn FnMut(Vec<Outcome>) -> Result<(), RunError> + Send);
 
@@ -98,7 +110,7 @@ impl<'a> Study<'a> {
                 }
                 Section::Serve => {
                     if let Some(study) = &serve {
-                        units.extend(serve::units(study)?);
+                        units.extend(serve::units(&context, study, &scenario.seeds)?);
                     }
                 }
                 Section::Trees => {
@@ -160,6 +172,44 @@ impl<'a> Study<'a> {
         self.info.tokens * u64::from(shape.layers) * vectors * u64::from(shape.head_dim) * 4
     }
 
+    /// What is vacuous, unreachable, never decisive or repeated among the thresholds, cell by cell in table order, before anything runs. The rows of a
+    /// finished study say the same.
+    ///
+    /// # Errors
+    /// As [`Study::run`].
+    pub fn lint(&self, threads: usize) -> Result<Vec<Finding>, RunError> {
+        self.pool(threads)?.install(|| self.lint_in_pool())
+    }
+
+    fn lint_in_pool(&self) -> Result<Vec<Finding>, RunError> {
+        let context = Context::of(self.scenario, self.source)?;
+        let (mut findings, mut repeats) = (Vec::new(), Repeats::default());
+        for (at, section) in Section::ALL.into_iter().enumerate() {
+            let found = match (section, &self.serve) {
+                (Section::Exit, _) if self.scenario.exit.is_some() => exit::found(&context, &self.plan.exit)?,
+                (Section::Trees, _) if self.scenario.trees.is_some() => {
+                    trees::found(&self.plan.trees, &trees::read(&context)?, trees::model(&context))
+                }
+                (Section::Serve, Some(study)) if study.is_recorded() => {
+                    serve::found(&context, study, &self.scenario.seeds)?
+                }
+                _ => continue,
+            };
+            let units = self.units[self.starts[at]..self.starts[at + 1]].iter();
+            let cells = units.filter(|unit| unit.kind == UnitKind::Cell);
+            for (unit, found) in cells.zip(found) {
+                let said = found.findings.into_iter().chain(repeats.next(&found.places));
+                findings.extend(said.map(|finding| Finding { section, cell: unit.label.clone(), finding }));
+            }
+        }
+        Ok(findings)
+    }
+
+    fn pool(&self, threads: usize) -> Result<rayon::ThreadPool, RunError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.map_err(|error| RunError::Threads { threads, detail: error.to_string() })
+    }
+
     /// Runs `batches` of units (places in [`Study::units`], no batch with units of two sections; see [`super::batches`]) one after
     /// the other, and hands each to `keep` when it is done.
     ///
@@ -171,11 +221,7 @@ impl<'a> Study<'a> {
         options: &RunOptions<'_>,
         keep: Keep<'_>,
     ) -> Result<(), RunError> {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads)
-            .build()
-            .map_err(|error| RunError::Threads { threads: options.threads, detail: error.to_string() })?;
-        pool.install(|| self.in_pool(batches, options.progress, keep))
+        self.pool(options.threads)?.install(|| self.in_pool(batches, options.progress, keep))
     }
 
     fn in_pool(
@@ -193,7 +239,8 @@ impl<'a> Study<'a> {
             of_section.map(|batch| batch.iter().map(|unit| unit - span.start).collect()).collect()
         };
         let context = Context::of(scenario, self.source)?;
-        let total = Section::ALL.iter().map(|&section| work(&context, section, &local(section))).sum();
+        let total =
+            Section::ALL.iter().map(|&section| work(scenario, &context, section, &local(section))).sum();
         let context = context.telling(progress, total);
         for section in Section::ALL {
             let batches = local(section);
@@ -210,9 +257,7 @@ impl<'a> Study<'a> {
                     }
                 }
                 Section::Exit => {
-                    if let Some(study) = &scenario.exit {
-                        exit::run(&context, study, &self.plan.exit, &batches, &mut keep)?;
-                    }
+                    exit::run(&context, &self.plan.exit, &batches, &mut keep)?;
                 }
                 Section::Pool => {
                     if let Some(study) = &scenario.pool {
@@ -221,7 +266,7 @@ impl<'a> Study<'a> {
                 }
                 Section::Serve => {
                     if let Some(study) = &self.serve {
-                        serve::run(&context, study, &batches, &mut keep)?;
+                        serve::run(&context, study, &scenario.seeds, &batches, &mut keep)?;
                     }
                 }
                 Section::Trees => {
@@ -236,7 +281,7 @@ impl<'a> Study<'a> {
 }
 
 /// Units of work of the batches of a section, as [`Context::advance`] counts them.
-fn work(context: &Context<'_>, section: Section, batches: &[Vec<usize>]) -> u64 {
+fn work(scenario: &Scenario, context: &Context<'_>, section: Section, batches: &[Vec<usize>]) -> u64 {
     if batches.is_empty() {
         return 0;
     }
@@ -245,7 +290,11 @@ fn work(context: &Context<'_>, section: Section, batches: &[Vec<usize>]) -> u64 
     match section {
         Section::Eviction => batches.len() as u64 * sequences * u64::from(context.shape.layers),
         Section::Exit => sequences + cells,
-        Section::Pool | Section::Serve => cells,
+        Section::Pool => cells,
+        Section::Serve => {
+            let is_recorded = scenario.serve.as_ref().is_some_and(ServeStudy::is_recorded);
+            cells + if is_recorded { context.problems.len() as u64 } else { 0 }
+        }
         Section::Trees => context.problems.len() as u64 + cells,
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A baseline that every other cell of its study is compared with, on the same items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compare {
-    /// Label of a policy of evictions or of a pool, or of a stack over branch trees; absent where only exits are compared.
+    /// Label of a policy of evictions or of a pool, of a stack over branch trees or of an arm that serves them; absent where only exits are compared.
     pub baseline: Option<String>,
     /// The exit cell that others are compared with; absent where none is.
     pub exit: Option<ExitPoint>,
@@ -59,11 +59,13 @@ fn check_label(baseline: &str, scenario: &Scenario) -> Result<(), ScenarioErrorK
     let evictions = scenario.eviction.iter().flat_map(|study| &study.policies).map(|choice| &choice.label);
     let pools = scenario.pool.iter().flat_map(|study| &study.policies).map(|choice| &choice.label);
     let stacks = scenario.trees.iter().flat_map(|study| &study.stacks);
-    let labels: Vec<&str> =
-        evictions.chain(pools).chain(stacks.clone().map(|stack| &stack.label)).map(String::as_str).collect();
+    let recorded = scenario.serve.iter().filter(|study| study.is_recorded());
+    let arms = recorded.flat_map(|study| &study.arms).map(|arm| &arm.label);
+    let all = evictions.chain(pools).chain(stacks.clone().map(|stack| &stack.label)).chain(arms);
+    let labels: Vec<&str> = all.map(String::as_str).collect();
     let found = format!("`{baseline}`");
     if labels.is_empty() {
-        let accepted = "a study with `eviction`, `pool` or `trees`; exits are compared by `compare.exit`";
+        let accepted = "a study with `eviction`, `pool`, `trees` or recorded problems under `serve`; exits are compared by `compare.exit`";
         return Err(value("compare.baseline", &found, accepted));
     }
     if !labels.contains(&baseline) {

@@ -29,6 +29,6 @@ pub use nearest::nearest;
 pub use plan::{EvictionPlan, ExitPlan, Plan};
 pub use pool::{PoolChoice, PoolPlan, PoolStudy, StreamChoice};
 pub use schema::schema;
-pub use serve::{Arm, Claim, DecodeExit, Gate, Measure, ProblemSizes, ServeStudy, Span};
+pub use serve::{Arm, Claim, DecodeExit, Gate, Measure, ProblemSizes, ServeStudy, ServedProblems, Span};
 pub use trees::{TreeChoice, TreePlan, TreeStudy};
 pub use tune::{Bound, Constraint, Direction, Objective, TuneFlags, TuneSpec, TunedStudy};

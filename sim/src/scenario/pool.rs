@@ -91,7 +91,12 @@ impl Scenario {
     pub fn needs_no_trace(&self) -> bool {
         let is_generated = |pool: &PoolStudy| matches!(pool.stream, StreamChoice::Generated { .. });
         let takes_times = self.serve.as_ref().is_some_and(ServeStudy::takes_times_of_trace);
-        let reads = self.eviction.is_some() || self.exit.is_some() || self.trees.is_some() || takes_times;
+        let serves_recorded = self.serve.as_ref().is_some_and(ServeStudy::is_recorded);
+        let reads = self.eviction.is_some()
+            || self.exit.is_some()
+            || self.trees.is_some()
+            || serves_recorded
+            || takes_times;
         !reads && self.pool.as_ref().is_none_or(is_generated)
     }
 }

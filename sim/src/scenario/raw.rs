@@ -3,7 +3,7 @@
 use super::expect::RawExpect;
 use super::grid::Grid;
 use super::nearest;
-use super::serve::{Arm, Claim, ProblemSizes};
+use super::serve::{Arm, Claim, ProblemSizes, ServedProblems};
 use super::tune::RawTune;
 use super::{ScenarioError, ScenarioErrorKind, SourceFlags, Strata, schema};
 use crate::policy::RawParams;
@@ -11,7 +11,7 @@ use crate::policy::compose::{Granularity, KeepOrder, Part, Places};
 use crate::policy::exit::entropy::Lens;
 use crate::serve::Arrivals;
 use crate::steps::Axis;
-use crate::trees::DecodeExit;
+use crate::trees::{DecodeExit, TreeParts};
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -216,7 +216,9 @@ pub(super) struct RawPoolPolicy {
 pub(super) struct RawServe {
     #[schemars(schema_with = "schema::cost")]
     pub(super) cost: RawPart,
-    pub(super) problems: ProblemSizes,
+    #[serde(deserialize_with = "served_problems")]
+    #[schemars(schema_with = "schema::served_problems")]
+    pub(super) problems: ServedProblems,
     #[serde(default)]
     pub(super) arrivals: Arrivals,
     pub(super) baseline: String,
@@ -253,6 +255,76 @@ pub(super) struct RawTreeStack {
     #[serde(default)]
     #[schemars(schema_with = "schema::sweep")]
     pub(super) zip: RawSweep,
+}
+
+/// The stack of a serving arm: one of `trees`, at one point.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawArmStack {
+    #[serde(default)]
+    #[schemars(schema_with = "schema::share")]
+    pub(super) share: Option<RawPart>,
+    #[serde(default)]
+    #[schemars(schema_with = "schema::verify")]
+    pub(super) verify: Option<RawPart>,
+    #[serde(default)]
+    #[schemars(schema_with = "schema::exit")]
+    pub(super) exit: Option<RawPart>,
+    #[serde(default)]
+    #[schemars(schema_with = "schema::winner")]
+    pub(super) winner: Option<RawPart>,
+    #[serde(default)]
+    pub(super) decode_exit: Option<DecodeExit>,
+}
+
+/// Its parts.
+pub(super) fn arm_stack<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TreeParts>, D::Error> {
+    let raw = Option::<RawArmStack>::deserialize(deserializer)?;
+    Ok(raw.map(|RawArmStack { share, verify, exit, winner, decode_exit }| {
+        tree_parts([share, verify, exit, winner], decode_exit)
+    }))
+}
+
+/// Share, verify, exit and winner, each the full pipeline's where none is given.
+pub(super) fn tree_parts(given: [Option<RawPart>; 4], decode_exit: Option<DecodeExit>) -> TreeParts {
+    let full = TreeParts::default();
+    let part = |given: Option<RawPart>, default: Part| given.map_or(default, Part::from);
+    let [share, verify, exit, winner] = given;
+    TreeParts {
+        share: part(share, full.share),
+        verify: part(verify, full.verify),
+        exit: part(exit, full.exit),
+        winner: part(winner, full.winner),
+        decode_exit,
+    }
+}
+
+/// `recorded`, or the sizes of generated problems.
+fn served_problems<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ServedProblems, D::Error> {
+    deserializer.deserialize_any(ServedVisitor)
+}
+
+struct ServedVisitor;
+
+impl<'de> Visitor<'de> for ServedVisitor {
+    type Value = ServedProblems;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "`recorded`, or the sizes of generated problems: {count, root_tokens, suffix_tokens, ...}",
+        )
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ServedProblems, E> {
+        match text {
+            "recorded" => Ok(ServedProblems::Recorded),
+            other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ServedProblems, A::Error> {
+        ProblemSizes::deserialize(de::value::MapAccessDeserializer::new(map)).map(ServedProblems::Sizes)
+    }
 }
 
 /// Parameters to sweep, by `family.parameter`, in the order of the file.

@@ -170,6 +170,12 @@ pub(super) fn cost(_: &mut SchemaGenerator) -> Schema {
     }))
 }
 
+/// `recorded`, or sizes.
+pub(super) fn served_problems(generator: &mut SchemaGenerator) -> Schema {
+    let sizes = super::serve::ProblemSizes::json_schema(generator);
+    json_schema!({"anyOf": [{"type": "string", "enum": ["recorded"]}, sizes]})
+}
+
 /// One capacity or a list of them: blocks, bytes or a share.
 pub(super) fn capacities(_: &mut SchemaGenerator) -> Schema {
     let one = json!({"type": ["number", "string"]});

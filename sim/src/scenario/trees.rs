@@ -1,10 +1,9 @@
 //! Stacks over branch trees, with the thresholds to sweep.
 
 use super::checked::value;
-use super::raw::{RawSweep, RawTreeStack, RawTrees};
+use super::raw::{RawSweep, RawTreeStack, RawTrees, tree_parts};
 use super::{ScenarioErrorKind, nearest};
 use crate::policy::PolicyError;
-use crate::policy::compose::Part;
 use crate::steps::Axis;
 use crate::trees::{TreeParts, TreeStack};
 
@@ -154,15 +153,7 @@ fn stack(raw: RawTreeStack, path: &str) -> Result<TreeChoice, ScenarioErrorKind>
     if label.trim().is_empty() || label.chars().any(char::is_control) {
         return Err(value(&format!("{path}.label"), &format!("{label:?}"), "printable text"));
     }
-    let full = TreeParts::default();
-    let part = |given: Option<super::raw::RawPart>, default: Part| given.map_or(default, Part::from);
-    let parts = TreeParts {
-        share: part(raw.share, full.share),
-        verify: part(raw.verify, full.verify),
-        exit: part(raw.exit, full.exit),
-        winner: part(raw.winner, full.winner),
-        decode_exit: raw.decode_exit,
-    };
+    let parts = tree_parts([raw.share, raw.verify, raw.exit, raw.winner], raw.decode_exit);
     let sweep = moving(raw.sweep, &format!("{path}.sweep"))?;
     let zip = moving(raw.zip, &format!("{path}.zip"))?;
     for (key, values) in &sweep {

@@ -10,8 +10,10 @@ use serde::Serialize;
 pub struct ProblemDecisions {
     /// The problem; the unit that bootstrap intervals resample.
     pub item: String,
-    /// Tokens of the root prefix. It is computed once when any branch takes it over, and not at all when none does.
+    /// Tokens of the root prefix. It is computed once when any branch takes it over.
     pub root_tokens: u32,
+    /// Whether the root prefix is computed even when no branch takes it over, because a gate compares with its states.
+    pub needs_root: bool,
     /// The branches, a parent before its children. The root itself is not listed.
     pub branches: Vec<BranchDecisions>,
     /// Index into `branches` of the one whose answer is given; nothing when the problem has no answer.
@@ -23,6 +25,8 @@ pub struct ProblemDecisions {
 pub struct BranchDecisions {
     /// Index into [`ProblemDecisions::branches`] of the branch it grows from; nothing when it grows from the root.
     pub parent: Option<u32>,
+    /// What it needs of that branch.
+    pub follows: Follows,
     /// Tokens of the prompt that it is decoded behind: the root's prefix and its own suffix when it shares, its own prompt
     /// otherwise.
     pub prompt_tokens: u32,
@@ -35,6 +39,16 @@ pub struct BranchDecisions {
     pub generated_tokens: u32,
     /// The verifier's pass; nothing when verification was skipped.
     pub verify: Option<PartialPass>,
+}
+
+/// What a branch needs of the one that it grows from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Follows {
+    /// Its prompt goes on behind what that one wrote: it waits for the end.
+    #[default]
+    Text,
+    /// Its prompt begins with the same tokens: it waits until those that it takes over are computed.
+    Prompt,
 }
 
 /// A pass that may end before the last layer.

@@ -18,7 +18,7 @@ mod run;
 mod state;
 mod workload;
 
-pub use decisions::{BranchDecisions, PartialPass, ProblemDecisions};
+pub use decisions::{BranchDecisions, Follows, PartialPass, ProblemDecisions};
 pub use error::ServeError;
 pub use report::{PhaseTimes, ProblemOutcome, ServeReport};
 pub use run::run;

@@ -15,6 +15,12 @@ pub struct ProblemOutcome {
     pub generated_tokens: u64,
     /// Tokens computed in prompts and decode steps, for the first time. Gates and verifiers are not counted.
     pub computed_tokens: u64,
+    /// Of those, tokens of prompts, the root's prefix among them.
+    pub prefill_tokens: u64,
+    /// Tokens of the gates' passes, each times the layers that its own row needs.
+    pub gate_token_layers: u64,
+    /// Tokens of the verifier's passes, each times the layers that its own row needs. A batch runs as many as its longest row.
+    pub verify_token_layers: u64,
     /// Tokens computed again because their blocks had been given up.
     pub recomputed_tokens: u64,
     /// Tokens whose keys and values were taken over from others.

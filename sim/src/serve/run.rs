@@ -151,6 +151,9 @@ impl Run<'_, '_> {
             end: problem.end,
             generated_tokens: problem.branches.iter().map(|branch| u64::from(branch.generated)).sum(),
             computed_tokens: problem.computed,
+            prefill_tokens: problem.prefilled,
+            gate_token_layers: problem.gate_token_layers,
+            verify_token_layers: problem.verify_token_layers,
             recomputed_tokens: problem.recomputed,
             reused_tokens: problem.reused,
             phases: problem.phases,
@@ -193,10 +196,12 @@ impl Run<'_, '_> {
             }
             Next::Gates { problem, passes } => {
                 let passes: Vec<PartialPass> = passes.into_iter().map(|(_, pass)| pass).collect();
+                self.problems[problem].gate_token_layers += token_layers(&passes, all);
                 (partial(&passes, all), Pass::Gates { problem })
             }
             Next::Verify { problem, passes } => {
                 let work = partial(&passes, all);
+                self.problems[problem].verify_token_layers += token_layers(&passes, all);
                 let branches = u32::try_from(passes.len()).unwrap_or(u32::MAX);
                 let (req, layers) = (self.problems[problem].branches[0].key.req, work.layers);
                 self.note(Phase::Scheduling, &Record::Verifying { req, branches, layers });
@@ -284,19 +289,14 @@ impl Run<'_, '_> {
         taken: u32,
         work: &mut Work,
     ) -> Result<u32, ServeError> {
-        let positions = self.positions(parent);
-        let kept: Vec<Pos> = positions.iter().copied().filter(|pos| pos.get() < taken).collect();
-        let slots = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+        let kept = self.positions(parent).iter().filter(|pos| pos.get() < taken).count();
+        let slots = u32::try_from(kept).unwrap_or(u32::MAX);
         let changes = match self.settings.prefix {
             PrefixMemory::Shared => {
                 let forked = self.ledger.fork(parent, child).map_err(|source| self.ledger_error(source))?;
                 self.note_change(child, forked);
-                if kept.len() == positions.len() {
-                    Change::default()
-                } else {
-                    let kept = Kept::Positions(vec![kept]);
-                    self.ledger.keep_only(child, &kept).map_err(|source| self.ledger_error(source))?
-                }
+                // What the parent computed behind is its own.
+                self.ledger.rewind(child, taken).map_err(|source| self.ledger_error(source))?
             }
             PrefixMemory::Replicated => {
                 self.ledger.open(child).map_err(|source| self.ledger_error(source))?;
@@ -374,6 +374,9 @@ impl Run<'_, '_> {
         branch.seen_before = branch.seen_before.max(branch.seen);
         problem.recomputed += u64::from(again);
         problem.computed += u64::from(row.tokens - again);
+        if kind == PassKind::Prefill {
+            problem.prefilled += u64::from(row.tokens - again);
+        }
         if branch.seen == branch.wanted() {
             // The last position's logits give the next token; after a preemption it is known already.
             branch.generated = branch.generated.max(1).min(branch.target);
@@ -501,10 +504,7 @@ impl Run<'_, '_> {
         loop {
             let problem = &self.problems[req.idx()];
             let is_done = |branch: &&Branch| {
-                let needs = |child: &Branch| {
-                    child.parent == Some(branch.key)
-                        && !matches!(child.stage, Stage::Complete | Stage::Closed)
-                };
+                let needs = |child: &Branch| child.parent == Some(branch.key) && problem.holds_parent(child);
                 branch.stage == Stage::Complete && !problem.branches.iter().any(needs)
             };
             let Some(key) = problem.branches.iter().find(is_done).map(|branch| branch.key) else {
@@ -587,6 +587,11 @@ fn partial(passes: &[PartialPass], all: u16) -> Work {
         head_products: passes.iter().map(|pass| u32::from(pass.heads)).max().unwrap_or(0),
         copied_tokens: 0,
     }
+}
+
+/// What the rows of such a pass need by themselves.
+fn token_layers(passes: &[PartialPass], all: u16) -> u64 {
+    passes.iter().map(|pass| u64::from(pass.tokens) * u64::from(pass.layers.min(all))).sum()
 }
 
 /// The first `fixed` positions and the last ones, `budget` in all. Which tokens stay does not matter for time and memory.

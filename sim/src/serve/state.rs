@@ -1,6 +1,6 @@
 //! What changes during a run: how far each branch is, and which blocks it holds.
 
-use super::{BranchDecisions, PhaseTimes, ProblemDecisions};
+use super::{BranchDecisions, Follows, PhaseTimes, ProblemDecisions};
 use crate::ledger::BranchKey;
 use crate::types::{BranchId, Nanos, ReqId};
 
@@ -25,6 +25,7 @@ pub(super) struct Branch {
     pub(super) key: BranchKey,
     /// The branch it grows from; nothing for a root.
     pub(super) parent: Option<BranchKey>,
+    pub(super) follows: Follows,
     pub(super) stage: Stage,
     /// Tokens taken over from the parent.
     pub(super) reused: u32,
@@ -46,6 +47,7 @@ impl Branch {
         Self {
             key,
             parent,
+            follows: Follows::Text,
             stage: Stage::Waiting,
             reused: 0,
             prompt: 0,
@@ -90,6 +92,10 @@ pub(super) struct Problem<'w> {
     /// The root, then the branches.
     pub(super) branches: Vec<Branch>,
     pub(super) computed: u64,
+    /// Of those, tokens of prompts.
+    pub(super) prefilled: u64,
+    pub(super) gate_token_layers: u64,
+    pub(super) verify_token_layers: u64,
     pub(super) recomputed: u64,
     pub(super) reused: u64,
 }
@@ -100,15 +106,17 @@ impl<'w> Problem<'w> {
         let shares =
             decisions.branches.iter().any(|branch| branch.parent.is_none() && branch.reused_tokens > 0);
         let mut root = Branch::new(key(0), None);
-        root.prompt = if shares { decisions.root_tokens } else { 0 };
+        root.prompt = if shares || decisions.needs_root { decisions.root_tokens } else { 0 };
         if root.prompt == 0 {
             root.stage = Stage::Complete;
         }
         let mut branches = vec![root];
         for (index, branch) in (1_u32..).zip(&decisions.branches) {
-            let BranchDecisions { parent, prompt_tokens, reused_tokens, gate, generated_tokens, .. } =
-                *branch;
+            let BranchDecisions {
+                parent, follows, prompt_tokens, reused_tokens, gate, generated_tokens, ..
+            } = *branch;
             branches.push(Branch {
+                follows,
                 reused: reused_tokens,
                 prompt: prompt_tokens,
                 target: generated_tokens,
@@ -127,6 +135,9 @@ impl<'w> Problem<'w> {
             is_refused: false,
             branches,
             computed: 0,
+            prefilled: 0,
+            gate_token_layers: 0,
+            verify_token_layers: 0,
             recomputed: 0,
             reused: 0,
         }
@@ -145,8 +156,21 @@ impl<'w> Problem<'w> {
     pub(super) fn is_ready(&self, branch: &Branch) -> bool {
         let Some(parent) = branch.parent else { return true };
         let parent = self.branch(parent);
-        // Its text is needed, or its blocks. A root that nobody needs is complete from the beginning.
-        let is_needed = branch.reused > 0 || parent.parent.is_some();
-        !is_needed || matches!(parent.stage, Stage::Complete | Stage::Closed)
+        let is_over = matches!(parent.stage, Stage::Complete | Stage::Closed);
+        if branch.follows == Follows::Prompt {
+            return is_over || parent.seen >= branch.reused;
+        }
+        // Its text is needed, its blocks, or its states. A root that nobody needs is complete from the beginning.
+        let is_needed = branch.reused > 0 || parent.parent.is_some() || branch.gate_is_due;
+        !is_needed || is_over
+    }
+
+    /// Whether `branch` keeps what it grows from in memory.
+    pub(super) fn holds_parent(&self, branch: &Branch) -> bool {
+        match branch.follows {
+            Follows::Text => !matches!(branch.stage, Stage::Complete | Stage::Closed),
+            // It has its own references once it has begun.
+            Follows::Prompt => branch.stage == Stage::Waiting,
+        }
     }
 }

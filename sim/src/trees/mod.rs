@@ -9,6 +9,7 @@ mod decide;
 mod decode_exit;
 mod facts;
 mod lived;
+mod sequence;
 mod stack;
 
 pub use decide::{BranchDecision, Choice, ProblemDecision, Work, full_pipeline, replay_problem};
@@ -16,6 +17,7 @@ pub(crate) use decide::{confidences, prompt_work};
 pub use decode_exit::DecodeExit;
 pub use facts::{TreeFacts, TreeModel};
 pub use lived::{LivedBranch, LivedProblem};
+pub use sequence::replay_all;
 pub use stack::{TreeParts, TreeStack};
 
 use crate::policy::PolicyError;
@@ -42,6 +44,19 @@ pub enum TreeError {
         branch: usize,
         /// The prefix.
         prefix: Prefix,
+    },
+    /// A serving engine would take tokens over from a branch that no stack decodes.
+    #[error(
+        "problem {problem}, branch {branch}: {reused} tokens are cached by an inner branch, which is not decoded; token-exact sharing between earlier branches is \
+         served in trees of one level, or with `against: root`"
+    )]
+    NotServed {
+        /// Index of the problem.
+        problem: u32,
+        /// The branch.
+        branch: usize,
+        /// Tokens that it would take over.
+        reused: u32,
     },
     /// The verifier was not recorded on an outcome that is verified.
     #[error("problem {problem}, branch {branch}: the trace has no verdict behind the {} prefix", prefix.word())]

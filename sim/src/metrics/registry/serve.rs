@@ -23,6 +23,15 @@ pub(super) const METRICS: &[Metric] = &[
         doc: "physical blocks copied because others read the original: copy on write, and copy on evict",
     },
     Metric {
+        id: "serve_gate_token_layers",
+        label: "Work of the gates",
+        unit: "token-layers",
+        better: Better::Lower,
+        evidence: Evidence::Decision,
+        scope: Scope::Cell,
+        doc: "tokens of the gates' passes, each times the layers that are run for it, all problems",
+    },
+    Metric {
         id: "serve_generated_tokens",
         label: "Generated tokens",
         unit: "tokens",
@@ -66,6 +75,15 @@ pub(super) const METRICS: &[Metric] = &[
         evidence: Evidence::Decision,
         scope: Scope::Cell,
         doc: "how often a branch gave up its blocks so that an older one could go on",
+    },
+    Metric {
+        id: "serve_prefill_tokens",
+        label: "Prompt tokens computed",
+        unit: "tokens",
+        better: Better::Lower,
+        evidence: Evidence::Decision,
+        scope: Scope::Cell,
+        doc: "prompt tokens computed for the first time, the root's prefix among them, all problems; gates and verifiers not counted",
     },
     Metric {
         id: "serve_recomputed_tokens",
@@ -120,5 +138,14 @@ pub(super) const METRICS: &[Metric] = &[
         evidence: Evidence::Decision,
         scope: Scope::CellRate,
         doc: "numerator: problems whose branches were verified; denominator: problems that were answered",
+    },
+    Metric {
+        id: "serve_verify_token_layers",
+        label: "Work of the verifier",
+        unit: "token-layers",
+        better: Better::Lower,
+        evidence: Evidence::Decision,
+        scope: Scope::Cell,
+        doc: "tokens of the verifier's prompts, each times the layers up to its own exit, all problems; a batch runs as many layers as its longest row, and that is what its time is",
     },
 ];

@@ -89,6 +89,11 @@ impl Exit for Classifier {
         })
     }
 
+    fn heads(&self, layers_run: u16) -> u16 {
+        // The divergence is from the distribution before.
+        super::probes(self.params.min_layer.saturating_sub(1), layers_run)
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

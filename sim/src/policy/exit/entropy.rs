@@ -108,6 +108,10 @@ impl Exit for Entropy {
         self.params.lens
     }
 
+    fn heads(&self, layers_run: u16) -> u16 {
+        super::probes(self.params.min_layer, layers_run)
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

@@ -68,6 +68,10 @@ impl Exit for Margin {
         })
     }
 
+    fn heads(&self, layers_run: u16) -> u16 {
+        super::probes(self.params.min_layer, layers_run)
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

@@ -26,6 +26,12 @@ pub trait Exit: std::fmt::Debug + Send + Sync {
     /// Layers run for one position: from 1 to `view.layers.len()`.
     fn layers_run(&self, view: &ExitView<'_>) -> u16;
 
+    /// How often the unembedding is applied in a pass that ends after `layers_run` layers: once to read the verdict, and more often where the
+    /// distribution is looked at on the way.
+    fn heads(&self, _layers_run: u16) -> u16 {
+        1
+    }
+
     /// Which states the verdict is read from at the exit.
     fn lens(&self) -> Lens {
         Lens::FinalNorm
@@ -47,6 +53,11 @@ pub(crate) fn first_layer(layers: usize, min_layer: u16, qualifies: impl FnMut(u
         move |layer| qualifies(*layer)
     });
     u16::try_from(at.map_or(layers, |layer| layer + 1)).unwrap_or(u16::MAX)
+}
+
+/// Unembeddings of a pass that looks at the distribution after every layer from the zero-based `first` on.
+pub(crate) fn probes(first: u16, layers_run: u16) -> u16 {
+    layers_run.saturating_sub(first).max(1)
 }
 
 /// Refuses a parameter that is no number or outside `low..=high`.

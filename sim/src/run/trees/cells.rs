@@ -7,9 +7,7 @@ use super::tables;
 use crate::results::{CellRow, Outcome, cell_id};
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::table::Value;
-use crate::trees::{
-    Choice, ProblemDecision, TreeError, TreeFacts, TreeModel, TreeStack, full_pipeline, replay_problem,
-};
+use crate::trees::{Choice, ProblemDecision, TreeFacts, TreeModel, TreeStack, replay_all};
 
 /// What all cells share.
 pub(super) struct Shared<'a> {
@@ -58,25 +56,10 @@ impl Shared<'_> {
         };
         row.text("params", stack.params().to_string());
         measures::keys(&mut row, stack);
-        match self.decide(stack, plan.seed.unwrap_or(0)) {
+        match replay_all(stack, self.trees, self.model, plan.seed.unwrap_or(0)) {
             Err(error) => unfinished(row, "skipped", error.to_string()),
             Ok(decided) => self.finished(row, decided),
         }
-    }
-
-    /// In the order of problems, since some policies remember.
-    fn decide(&self, stack: &TreeStack, seed: u64) -> Result<Vec<(ProblemDecision, Choice)>, TreeError> {
-        let (mut decided, mut history) = (Vec::with_capacity(self.trees.len()), Vec::new());
-        for facts in self.trees {
-            let decision = replay_problem(stack, facts, self.model, seed, &history)?;
-            if stack.is_stateful() {
-                let runs = decision.branches.iter().filter_map(|branch| branch.layers_run);
-                history.extend(runs.map(|layers| layers.saturating_sub(1)));
-            }
-            let full = full_pipeline(stack.winner.as_ref(), facts)?;
-            decided.push((decision, full));
-        }
-        Ok(decided)
     }
 
     fn finished(&self, mut row: CellRow, decided: Vec<(ProblemDecision, Choice)>) -> Outcome {

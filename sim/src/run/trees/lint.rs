@@ -1,9 +1,10 @@
 //! Thresholds over branch trees that can never act, decide nothing, or repeat one another, with the number that shows it.
 
+use super::super::lint::Found;
 use super::super::repeats::Place;
 use super::tables::group_key;
 use crate::num;
-use crate::results::{CellRow, NOTES, cell_id};
+use crate::results::cell_id;
 use crate::scenario::TreePlan;
 use crate::steps::{Axis, Setting, StepTable};
 use crate::trees::{TreeModel, TreeStack};
@@ -24,11 +25,11 @@ impl<'a> Lint<'a> {
         Self { tables, model, observed }
     }
 
-    /// Writes the findings about `plan` into its row, and where its thresholds lie.
-    pub(super) fn note(&self, plan: &TreePlan, row: &mut CellRow) {
-        let Ok(stack) = &plan.stack else { return };
+    /// What is to be said about `plan`; nothing where it has no step functions.
+    pub(super) fn found(&self, plan: &TreePlan) -> Found {
+        let Ok(stack) = &plan.stack else { return Found::default() };
         let key = group_key(&plan.label, stack);
-        let Some(table) = self.tables.get(key.as_str()) else { return };
+        let Some(table) = self.tables.get(key.as_str()) else { return Found::default() };
         let setting = Setting::of(stack, self.model.vocab);
         let (mut findings, mut places) = (Vec::new(), Vec::new());
         for axis in Axis::ALL.into_iter().filter(|axis| axis.applies_to(stack)) {
@@ -37,21 +38,10 @@ impl<'a> Lint<'a> {
             findings.extend(
                 alone(axis, value, observed, self.model).or_else(|| undecisive(axis, table, &setting)),
             );
-            let rank = observed.partition_point(|&edge| edge < value);
-            places.push(Place {
-                group: cell_id(&serde_json::json!(key)),
-                axis: axis.word().to_owned(),
-                value,
-                rank,
-                below: rank.checked_sub(1).and_then(|at| observed.get(at)).copied(),
-                above: observed.get(rank).copied(),
-            });
+            places.push(Place::of(&cell_id(&serde_json::json!(key)), axis.word(), value, observed));
         }
         findings.extend(rules(stack));
-        if !findings.is_empty() {
-            row.text("lint", findings.join("; "));
-        }
-        row.text(NOTES, serde_json::to_string(&places).unwrap_or_default());
+        Found { findings, places }
     }
 }
 

@@ -12,6 +12,7 @@ pub use tables::problem as tree_problem;
 
 use super::RunError;
 use super::context::Context;
+use super::lint::Found;
 use super::study::{Finished, unit};
 use crate::results::{Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{TreePlan, TreeStudy};
@@ -82,6 +83,43 @@ pub(super) fn units(
     Ok(units)
 }
 
+/// The problems that a study reads, in their order.
+pub(super) fn read(context: &Context<'_>) -> Result<Vec<TreeFacts>, RunError> {
+    let read = |&index: &u32| {
+        let facts = TreeFacts::new(index, context.source.problem(index)?);
+        context.advance();
+        Ok(facts)
+    };
+    context.problems.par_iter().map(read).collect()
+}
+
+pub(super) fn model(context: &Context<'_>) -> TreeModel {
+    TreeModel { layers: context.shape.layers, vocab: context.shape.vocab }
+}
+
+/// Step functions of each group of `plans`, by what its cells have in common.
+fn step_tables<'a>(
+    order: &[(&'a str, usize)],
+    plans: &'a [TreePlan],
+    trees: &[TreeFacts],
+    model: TreeModel,
+) -> BTreeMap<&'a str, StepTable<'a>> {
+    let table = |&(key, at): &(&'a str, usize)| {
+        let stack = plans[at].stack.as_ref().ok()?;
+        // A stack without step functions, or a trace without what they need, has none; its cells say why.
+        StepTable::build(trees, stack, model).ok().map(|table| (key, table))
+    };
+    order.par_iter().filter_map(table).collect()
+}
+
+/// What is to be said about the thresholds of `plans` before anything runs, `[plan]`.
+pub(super) fn found(plans: &[TreePlan], trees: &[TreeFacts], model: TreeModel) -> Vec<Found> {
+    let groups = groups(plans);
+    let tables = step_tables(&ordered(&groups), plans, trees, model);
+    let lint = lint::Lint::of(&tables, model);
+    plans.par_iter().map(|plan| lint.found(plan)).collect()
+}
+
 /// Runs the units in `batches`; problems are read once for all of them.
 pub(super) fn run(
     context: &Context<'_>,
@@ -90,28 +128,13 @@ pub(super) fn run(
     batches: &[Vec<usize>],
     keep: Finished<'_>,
 ) -> Result<(), RunError> {
-    let trees: Vec<TreeFacts> = context
-        .problems
-        .par_iter()
-        .map(|&index| {
-            let facts = TreeFacts::new(index, context.source.problem(index)?);
-            context.advance();
-            Ok(facts)
-        })
-        .collect::<Result<_, RunError>>()?;
-    let model = TreeModel { layers: context.shape.layers, vocab: context.shape.vocab };
+    let trees = read(context)?;
+    let model = model(context);
     let measures = TreeMeasures::new(model.layers, trees.iter().map(|facts| facts.problem.item.as_str()));
     let shared = cells::Shared { context, study, trees: &trees, model, measures };
     let groups = groups(plans);
     let order = ordered(&groups);
-    let tables_of: BTreeMap<&str, StepTable<'_>> = order
-        .par_iter()
-        .filter_map(|&(key, at)| {
-            let stack = plans[at].stack.as_ref().ok()?;
-            // A stack without step functions, or a trace without what they need, has none; its cells say why.
-            StepTable::build(&trees, stack, model).ok().map(|table| (key, table))
-        })
-        .collect();
+    let tables_of = step_tables(&order, plans, &trees, model);
     let joint = joint::included(study, plans, &order, &tables_of);
     let lint = lint::Lint::of(&tables_of, model);
     let units = units(context, study, plans)?;
@@ -121,7 +144,7 @@ pub(super) fn run(
                 Some(plan) => {
                     let mut outcome = shared.cell(plan);
                     if let Some(row) = &mut outcome.cell {
-                        lint.note(plan, row);
+                        lint.found(plan).note(row);
                     }
                     outcome
                 }

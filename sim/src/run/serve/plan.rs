@@ -1,0 +1,141 @@
+//! The arms of a serving study as they are run: what each has to do, under which cost.
+
+use super::super::RunError;
+use super::super::context::Context;
+use super::super::lint::Found;
+use super::recorded::{Decided, Recorded};
+use super::{ArmResult, serve_problems};
+use crate::cost::BatchCost;
+use crate::results::cell_id;
+use crate::scenario::{Arm, ProblemSizes, ServeStudy};
+use crate::serve::ProblemDecisions;
+use crate::trees::{Choice, ProblemDecision, TreeStack};
+
+/// One arm as it is run.
+pub(super) struct ArmPlan<'s> {
+    pub(super) arm: &'s Arm,
+    /// Absent where no draw is made.
+    pub(super) seed: Option<u64>,
+    /// What decides about recorded problems; absent for generated ones.
+    pub(super) stack: Option<TreeStack>,
+}
+
+impl<'s> ArmPlan<'s> {
+    pub(super) fn of(study: &ServeStudy, arm: &'s Arm, seeds: &[u64]) -> Result<Vec<Self>, RunError> {
+        let stack = || {
+            study.is_recorded().then(|| TreeStack::build(&arm.parts())).transpose().map_err(RunError::from)
+        };
+        let first = stack()?;
+        if !first.as_ref().is_some_and(TreeStack::is_random) {
+            return Ok(vec![Self { arm, seed: None, stack: first }]);
+        }
+        seeds.iter().map(|&seed| Ok(Self { arm, seed: Some(seed), stack: stack()? })).collect()
+    }
+
+    pub(super) fn params(&self, study: &ServeStudy, cost: &dyn BatchCost) -> serde_json::Value {
+        let Arm { label, serve, .. } = self.arm;
+        match (&self.stack, study.sizes()) {
+            (Some(stack), _) => serde_json::json!({
+                "arm": { "label": label, "serve": serve }, "stack": stack.params(), "problems": "recorded",
+                "arrivals": study.arrivals, "cost": cost.params(),
+            }),
+            (None, sizes) => serde_json::json!({
+                "arm": self.arm, "problems": sizes, "arrivals": study.arrivals, "cost": cost.params(),
+            }),
+        }
+    }
+
+    pub(super) fn label(&self) -> String {
+        let seed = self.seed.map_or_else(String::new, |seed| format!("  seed {seed}"));
+        format!("{}{seed}", self.arm.label)
+    }
+}
+
+/// Every arm of a study, under its cost model.
+pub(super) struct Plans<'s> {
+    pub(super) study: &'s ServeStudy,
+    pub(super) cost: Box<dyn BatchCost>,
+    pub(super) arms: Vec<ArmPlan<'s>>,
+    /// What others are compared with: of several seeds the first.
+    pub(super) baseline: usize,
+}
+
+impl<'s> Plans<'s> {
+    pub(super) fn of(context: &Context<'_>, study: &'s ServeStudy, seeds: &[u64]) -> Result<Self, RunError> {
+        let mut cost = study.cost()?;
+        if study.is_recorded() {
+            let source_name = || context.source.name().to_owned();
+            if context.problems.is_empty() {
+                return Err(RunError::NoProblems { source_name: source_name() });
+            }
+            let layers = context.shape.layers;
+            cost = cost.of_layers(layers);
+            if let Some(found) = cost.layers().filter(|&found| found != layers) {
+                return Err(RunError::CostLayers { found, source_name: source_name(), layers });
+            }
+        }
+        let mut arms = Vec::new();
+        for arm in &study.arms {
+            arms.extend(ArmPlan::of(study, arm, seeds)?);
+        }
+        let baseline = arms.iter().position(|plan| plan.arm.label == study.baseline).unwrap_or(0);
+        Ok(Self { study, cost, arms, baseline })
+    }
+
+    /// Content hash of an arm: the baseline is a part of it, since the row holds a speed-up over it.
+    pub(super) fn id(&self, context: &Context<'_>, plan: &ArmPlan<'_>) -> String {
+        let params = plan.params(self.study, self.cost.as_ref());
+        let baseline = &self.arms[self.baseline];
+        if self.study.is_recorded() {
+            let baseline = baseline.params(self.study, self.cost.as_ref());
+            return cell_id(&serde_json::json!({
+                "source": context.digest, "problems": context.problems_key(), "study": "serve", "params": params,
+                "baseline": baseline, "seed": plan.seed,
+            }));
+        }
+        cell_id(&serde_json::json!({ "study": "serve", "params": params, "baseline": baseline.arm }))
+    }
+
+    /// What an arm has to do, and what its stack decided where problems are recorded; the reason when the recording does not hold what the stack looks at.
+    pub(super) fn work(&self, plan: &ArmPlan<'_>, problems: &Problems<'_>) -> Result<Work, String> {
+        match (problems, &plan.stack) {
+            (Problems::Recorded(recorded), Some(stack)) => {
+                let decided = recorded.decide(stack, plan.seed.unwrap_or(0));
+                let Decided { decisions, work } = decided.map_err(|error| error.to_string())?;
+                Ok((work, Some(decisions)))
+            }
+            (Problems::Sizes(sizes), _) => {
+                Ok((sizes.decisions(plan.arm, self.cost.layers().unwrap_or(1)), None))
+            }
+            (Problems::Recorded(_), None) => Err("no stack decides about recorded problems".to_owned()),
+        }
+    }
+
+    /// What is to be said about the thresholds of the arms, `[arm]`; nothing where problems are generated.
+    pub(super) fn found(&self, problems: &Problems<'_>) -> Vec<Found> {
+        let Problems::Recorded(recorded) = problems else { return Vec::new() };
+        recorded.found(self.arms.iter().map(|plan| TreeStack::build(&plan.arm.parts())))
+    }
+
+    pub(super) fn serve(&self, plan: &ArmPlan<'_>, work: &[ProblemDecisions]) -> Result<ArmResult, RunError> {
+        serve_problems(self.study, plan.arm, work, self.cost.as_ref())
+    }
+}
+
+/// What has to be done about each problem, and what a stack decided about it where it is recorded.
+pub(super) type Work = (Vec<ProblemDecisions>, Option<Vec<(ProblemDecision, Choice)>>);
+
+/// What is served.
+pub(super) enum Problems<'s> {
+    Sizes(&'s ProblemSizes),
+    Recorded(Recorded),
+}
+
+impl<'s> Problems<'s> {
+    pub(super) fn of(context: &Context<'_>, study: &'s ServeStudy) -> Result<Self, RunError> {
+        match study.sizes() {
+            Some(sizes) => Ok(Self::Sizes(sizes)),
+            None => Ok(Self::Recorded(Recorded::read(context)?)),
+        }
+    }
+}
