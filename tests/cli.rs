@@ -504,6 +504,43 @@ fn thresholds_are_looked_at_before_cells_run() {
     assert!(output.status.code() == Some(2) && text_of_both(&output).contains("it is no scenario"));
 }
 
+/// A recorded tree and generated problems alike; the same bytes each time, and nothing is left of a mistake.
+#[test]
+fn a_serving_arm_becomes_a_timeline() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let run = |args: &[&str]| {
+        let output = kvlab(folder.path(), args);
+        (output.status.code().unwrap(), text_of_both(&output))
+    };
+    let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/serving/recorded.yaml");
+    std::fs::write(path("sizes.yaml"), serving("{kind: unit}", "4", "9", "{capacity_blocks: 3}")).unwrap();
+    assert_eq!(run(&["trace", "synth", "branch-trees", "--set", "problems=3", "--out", "trees"]).0, 0);
+    for (first, again, rest) in [
+        ("a.json", "b.json", vec!["trees", "--scenario", recorded, "--arm", "rksc"]),
+        ("c.json", "d.json", vec!["--scenario", "sizes.yaml"]),
+    ] {
+        let written = |name: &str| {
+            let (code, said) = run(&[&["inspect", "--chrome", name], &rest[..]].concat());
+            assert_eq!(code, 0, "{said}");
+            std::fs::read(path(name)).unwrap()
+        };
+        let bytes = written(first);
+        assert_eq!(bytes, written(again));
+        let timeline: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let events = timeline["traceEvents"].as_array().unwrap();
+        for wanted in ["prefill", "decode", "physical blocks", "answer"] {
+            assert!(events.iter().any(|event| event["name"] == wanted), "{first} {wanted}");
+        }
+    }
+    let (code, said) =
+        run(&["inspect", "trees", "--scenario", recorded, "--chrome", "e.json", "--arm", "rkcs"]);
+    assert!(code == 3 && said.contains("no serving arm `rkcs`") && said.contains("rksc"), "{code} {said}");
+    let (code, said) = run(&["inspect", "--scenario", recorded, "--chrome", "e.json"]);
+    assert!(code == 2 && said.contains("give the trace's folder"), "{code} {said}");
+    assert!(!path("e.json").exists() && !path("e.json.tmp").exists());
+}
+
 fn text_of_both(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }

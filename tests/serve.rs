@@ -308,6 +308,31 @@ fn the_timeline_is_json_with_a_row_for_the_device() {
         .collect();
     // Root, suffixes, two decode steps, verifier: 8 + 4 + 2 + 2 + 20 tokens of 1 µs.
     assert_eq!(device, [8.0, 4.0, 2.0, 2.0, 20.0]);
+    let names: Vec<&str> = events
+        .iter()
+        .filter(|event| event["cat"] == "device")
+        .map(|event| event["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["pass", "pass", "pass", "pass", "verification"]);
+}
+
+/// Two problems whose branches push each other out: the counter of physical blocks peaks where the report says and ends at nothing, and every
+/// preemption is an instant.
+#[test]
+fn the_timeline_counts_physical_blocks_and_shows_who_is_pushed_out() {
+    let problems = [problem(8, 2, 9, true), problem(8, 2, 9, false)];
+    let mut chrome = ChromeTrace::new(Vec::new(), "serve");
+    let report = run(&problems, &Arrivals::AtOnce, &checked(Some(9)), unit().as_ref(), &mut chrome).unwrap();
+    let timeline: Value = serde_json::from_slice(&chrome.finish().unwrap()).unwrap();
+    let events = timeline["traceEvents"].as_array().unwrap();
+    let held: Vec<u64> = events
+        .iter()
+        .filter(|event| event["name"] == "physical blocks")
+        .map(|event| event["args"]["blocks"].as_u64().unwrap())
+        .collect();
+    assert_eq!((held.iter().max(), held.last()), (Some(&report.peak_blocks), Some(&0)));
+    let pushed_out = events.iter().filter(|event| event["cat"] == "preemption").count() as u64;
+    assert!(report.preemptions > 0 && pushed_out == report.preemptions);
 }
 
 fn any_problems() -> impl Strategy<Value = Vec<ProblemDecisions>> {

@@ -1,27 +1,27 @@
 //! `kvlab inspect`: what a trace holds.
 
+use super::chrome;
 use crate::exit::{CliError, Done};
-use crate::output::{self, Format, news};
-use kvlab_sim::observe::ChromeTrace;
-use kvlab_sim::run::timeline;
+use crate::output::{self, Format};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::{Column, Table};
 use kvlab_sim::trace::{FieldStatistics, Summary, Trace, TraceSource, statistics, summary};
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// Show what a trace holds: model, runtime, sequences, size by field, which studies it can serve and what is missing for the others.
 ///
-/// With `--chrome FILE` the trace is replayed through one eviction cell, and the timeline (requests, passes, evictions, memory) is
-/// written as the JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open. Times in it are virtual.
+/// With `--chrome FILE` the trace is replayed through one eviction cell, or the problems of a scenario are served by one of its arms, and the timeline
+/// (requests, prompts, decode steps, verification, who is pushed out, evictions, memory) is written as the JSON that Perfetto (ui.perfetto.dev) and
+/// chrome://tracing open. Times in it are virtual.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  kvlab inspect my-trace --field lens.entropy_nats\n  kvlab inspect my-trace --chrome timeline.json --policy snapkv --budget 64"
+    after_help = "Examples:\n  kvlab inspect my-trace --field lens.entropy_nats\n  kvlab inspect my-trace --chrome timeline.json --policy snapkv --budget 64\n  \
+kvlab inspect my-trees --scenario scenarios/serving/recorded.yaml --chrome rksc.json --arm rksc"
 )]
 pub(crate) struct Args {
-    /// Trace folder
-    trace: PathBuf,
+    /// Trace folder; not needed for the timeline of generated problems
+    #[arg(required_unless_present = "scenario")]
+    trace: Option<PathBuf>,
     /// Print manifest, sizes and studies as JSON; the numbers about a field have --format json
     #[arg(long, conflicts_with_all = ["field", "chrome"])]
     json: bool,
@@ -34,9 +34,12 @@ pub(crate) struct Args {
     /// Write the timeline of a replay to this file
     #[arg(long, value_name = "FILE")]
     chrome: Option<PathBuf>,
-    /// With --chrome: a scenario whose first eviction cell that is not the full cache is replayed
+    /// With --chrome: a scenario whose first eviction cell that is not the full cache is replayed, or one of whose serving arms is served
     #[arg(long, value_name = "FILE", requires = "chrome", conflicts_with_all = ["policy", "budget"])]
     scenario: Option<PathBuf>,
+    /// With --scenario: the serving arm [default: the first one, where the scenario has no eviction study]
+    #[arg(long, value_name = "LABEL", requires = "scenario")]
+    arm: Option<String>,
     /// With --chrome: the eviction policy (a composition)
     #[arg(long, value_name = "ID", requires = "chrome", default_value = "streaming-llm")]
     policy: String,
@@ -47,18 +50,18 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    inspected(args).map_err(|error| CliError::in_trace(&args.trace, error))
+    let told = inspected(args);
+    match &args.trace {
+        Some(trace) => told.map_err(|error| CliError::in_trace(trace, error)),
+        None => told,
+    }
 }
 
 fn inspected(args: &Args) -> Result<Done, CliError> {
-    let trace = Trace::open(&args.trace)?;
     if let Some(file) = &args.chrome {
-        if trace.sequences().is_empty() {
-            let reason = "it holds no sequences, and a timeline is that of sequences".to_owned();
-            return Err(CliError::Invalid { path: args.trace.clone(), reason });
-        }
-        return chrome(args, &trace, file);
+        return chrome(args, file);
     }
+    let trace = Trace::open(trace_folder(args)?)?;
     if let Some(field) = &args.field {
         output::table(
             &numbers(&statistics(&trace, field)?)?,
@@ -169,7 +172,8 @@ fn numbers(rows: &[FieldStatistics]) -> Result<Table, CliError> {
     Ok(table)
 }
 
-fn chrome(args: &Args, trace: &Trace, file: &Path) -> Result<Done, CliError> {
+/// A timeline: of the first eviction cell, or of a serving arm where one is named or nothing else is there.
+fn chrome(args: &Args, file: &Path) -> Result<Done, CliError> {
     let scenario = match &args.scenario {
         Some(path) => Scenario::load(path)?,
         None => {
@@ -181,43 +185,23 @@ fn chrome(args: &Args, trace: &Trace, file: &Path) -> Result<Done, CliError> {
             Scenario::parse(&text, "the flags of `kvlab inspect`")?
         }
     };
-    let invalid = |reason: String| CliError::Invalid { path: args.trace.clone(), reason };
-    let Some(study) = &scenario.eviction else {
-        return Err(invalid("--chrome needs an eviction study in the scenario".to_owned()));
-    };
-    let plan = scenario.plan(trace.shape().vocab);
-    let cell = plan.eviction.iter().find(|cell| cell.stack.as_ref().is_ok_and(|stack| stack.can_evict()));
-    let Some(cell) = cell.or(plan.eviction.first()) else {
-        return Err(invalid("the scenario has no eviction cell".to_owned()));
-    };
-    output::check_new_file(file, &args.trace, false)?;
-    // Under another name until it is whole.
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(".tmp");
-    let unfinished = file.with_file_name(name);
-    let io = |source| CliError::Io { path: file.to_owned(), source };
-    let title = format!(
-        "{}: {} at {} tokens",
-        trace.name(),
-        cell.label,
-        cell.budget.map_or("no limit".to_owned(), |budget| budget.to_string())
-    );
-    let mut observer = ChromeTrace::new(BufWriter::new(File::create(&unfinished).map_err(io)?), &title);
-    let written = timeline(trace, scenario.limit, study, cell, &mut observer)
-        .map_err(CliError::from)
-        .and_then(|()| {
-            observer
-                .finish()
-                .and_then(|out| out.into_inner().map_err(|error| error.into_error()))
-                .and_then(|out| out.sync_all())
-                .map_err(io)
-        })
-        .and_then(|()| std::fs::rename(&unfinished, file).map_err(io));
-    if written.is_err() {
-        // The first error is the one to report.
-        drop(std::fs::remove_file(&unfinished));
+    let serves = args.arm.is_some() || (scenario.serve.is_some() && scenario.eviction.is_none());
+    let needs_trace =
+        scenario.serve.as_ref().is_none_or(|study| study.is_recorded() || study.takes_times_of_trace());
+    if serves && !needs_trace {
+        return chrome::of_serving(file, &scenario, None, args.arm.as_deref());
     }
-    written?;
-    news(&format!("{title}: timeline written to {}", file.display()));
-    Ok(Done::All)
+    let folder = trace_folder(args)?;
+    let trace = Trace::open(folder)?;
+    if serves {
+        return chrome::of_serving(file, &scenario, Some((&trace, folder)), args.arm.as_deref());
+    }
+    chrome::of_eviction(file, &scenario, &trace, folder)
+}
+
+fn trace_folder(args: &Args) -> Result<&Path, CliError> {
+    args.trace.as_deref().ok_or_else(|| CliError::Invalid {
+        path: args.scenario.clone().unwrap_or_default(),
+        reason: "it is about a trace: give the trace's folder too, `kvlab inspect TRACE ...`".to_owned(),
+    })
 }

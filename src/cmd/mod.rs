@@ -1,6 +1,7 @@
 //! One file a verb: raw arguments, checked options, one library call, output.
 
 mod check;
+mod chrome;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod exec;

@@ -1,7 +1,8 @@
 //! A run as a Chrome trace: the JSON that Perfetto and `chrome://tracing` open.
 //!
 //! A request is a process, a branch a thread. A branch is a duration from its arrival (or fork) to its release, its passes
-//! lie within it, evictions are instants, and the entries and blocks held are counters. Times are virtual, in microseconds.
+//! lie within it, evictions are instants, and counters tell the entries and blocks that branches hold, and how many physical blocks that is. Where there is one
+//! device, its passes have a row of their own. Times are virtual, in microseconds.
 
 use crate::engine::{Observer, PassKind, Record, Stamp};
 use crate::types::{BranchId, ReqId};
@@ -17,6 +18,10 @@ pub struct ChromeTrace<W> {
     is_first: bool,
     /// When the device began its latest pass, where there is one device.
     batch: u64,
+    /// What its next pass is for, when it is no batch of prompts and decode steps.
+    pass: Option<&'static str>,
+    /// Physical blocks held.
+    held: u64,
     /// For each open branch: when its last pass ended, in nanoseconds, and what it holds.
     open: BTreeMap<(ReqId, BranchId), Open>,
 }
@@ -31,7 +36,8 @@ struct Open {
 impl<W: Write> ChromeTrace<W> {
     /// A trace that is written to `out`; give it a buffered writer. `title` names the run.
     pub fn new(out: W, title: &str) -> Self {
-        let mut trace = Self { out, failure: None, is_first: true, batch: 0, open: BTreeMap::new() };
+        let mut trace =
+            Self { out, failure: None, is_first: true, batch: 0, pass: None, held: 0, open: BTreeMap::new() };
         let head = json!({ "title": title, "time": "virtual" });
         trace.put(&format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{head},\"traceEvents\":[\n"));
         trace
@@ -77,6 +83,14 @@ impl<W: Write> ChromeTrace<W> {
         let name = if branch.get() == 0 { "root".to_owned() } else { format!("branch {branch}") };
         self.event(&json!({ "ph": "B", "name": name, "cat": "branch", "pid": req.get(), "tid": branch.get(),
             "ts": micros(at), "args": args }));
+    }
+
+    fn hold(&mut self, at: u64, held: u64) {
+        self.held = held;
+        let args = json!({ "blocks": held });
+        self.event(
+            &json!({ "ph": "C", "name": "physical blocks", "pid": 0, "tid": 0, "ts": micros(at), "args": args }),
+        );
     }
 
     /// Notes what a branch holds, and writes the totals.
@@ -127,7 +141,8 @@ impl<W: Write> Observer for ChromeTrace<W> {
             Record::Batched { rows, tokens, until } => {
                 self.batch = at;
                 let args = json!({ "rows": rows, "tokens": tokens });
-                self.event(&json!({ "ph": "X", "name": "pass", "cat": "device", "pid": "device", "tid": 0,
+                let name = self.pass.take().unwrap_or("pass");
+                self.event(&json!({ "ph": "X", "name": name, "cat": "device", "pid": "device", "tid": 0,
                     "ts": micros(at), "dur": micros(until.get().saturating_sub(at)), "args": args }));
             }
             Record::Preempted { req, branch, tokens } => {
@@ -136,6 +151,7 @@ impl<W: Write> Observer for ChromeTrace<W> {
             }
             Record::Verifying { req, branches, layers } => {
                 let args = json!({ "branches": branches, "layers": layers });
+                self.pass = Some("verification");
                 self.instant(at, "verification", (req, BranchId::new(0)), args);
             }
             Record::VerifySkipped { req } => {
@@ -144,6 +160,10 @@ impl<W: Write> Observer for ChromeTrace<W> {
             Record::Selected { req, branch } => {
                 self.instant(at, "answer", (req, BranchId::new(0)), json!({ "branch": branch.get() }));
             }
+            Record::Allocated { blocks, .. } | Record::Copied { blocks, .. } => {
+                self.hold(at, self.held.saturating_add(blocks));
+            }
+            Record::Freed { blocks, .. } => self.hold(at, self.held.saturating_sub(blocks)),
             Record::Refused { req, .. } => self.end(at, (req, BranchId::new(0))),
             Record::Released { req, branch } => self.end(at, (req, branch)),
             _ => {}
