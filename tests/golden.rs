@@ -1,6 +1,7 @@
 //! Decisions against independent implementations.
 
 mod scores;
+mod vectors;
 
 use kvlab_sim::policy::compose::{Knobs, Stack};
 use kvlab_sim::policy::{At, RawParams, registry};

@@ -25,15 +25,56 @@ pub enum Confidence {
     MajorityShare,
 }
 
-/// The steps that a confidence is over. C7 is any of C1 to C6 over the steps of the answer.
+/// The steps that a confidence is over: `steps`, `answer`, `tail:N`, `lowest-window:N` or `bottom-windows:N`. C7 is any of C1 to C6 over the steps of the
+/// answer. With C5 the last three are DeepConf's tail, lowest-group and bottom-tenth confidences (Fu et al. 2025, arXiv 2508.15260), whose windows have 2048 steps;
+/// a branch with fewer steps than N is one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String", into = "String")]
 pub enum Over {
     /// Every step.
     #[default]
     Steps,
     /// The steps whose text belongs to the answer; without any, the lowest possible confidence.
     Answer,
+    /// The last so many steps.
+    Tail(u32),
+    /// The least sure of all windows of so many steps in a row.
+    LowestWindow(u32),
+    /// The mean over the least sure tenth of these windows, at least one.
+    BottomWindows(u32),
+}
+
+impl TryFrom<String> for Over {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let (word, steps) =
+            text.split_once(':').map_or((text.as_str(), None), |(word, steps)| (word, Some(steps)));
+        let steps =
+            steps.map(|steps| steps.parse::<u32>().ok().filter(|steps| (1..=1_000_000).contains(steps)));
+        match (word, steps) {
+            ("steps", None) => Ok(Self::Steps),
+            ("answer", None) => Ok(Self::Answer),
+            ("tail", Some(Some(steps))) => Ok(Self::Tail(steps)),
+            ("lowest-window", Some(Some(steps))) => Ok(Self::LowestWindow(steps)),
+            ("bottom-windows", Some(Some(steps))) => Ok(Self::BottomWindows(steps)),
+            _ => Err(format!(
+                "over is `{text}`; accepted: `steps`, `answer`, `tail:N`, `lowest-window:N`, `bottom-windows:N` with N from 1 to 1000000 steps"
+            )),
+        }
+    }
+}
+
+impl From<Over> for String {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Steps => "steps".to_owned(),
+            Over::Answer => "answer".to_owned(),
+            Over::Tail(steps) => format!("tail:{steps}"),
+            Over::LowestWindow(steps) => format!("lowest-window:{steps}"),
+            Over::BottomWindows(steps) => format!("bottom-windows:{steps}"),
+        }
+    }
 }
 
 impl Confidence {
@@ -46,7 +87,7 @@ impl Confidence {
     /// Its value for each of `outcomes`, the branches of one problem, `[branch]`.
     ///
     /// # Errors
-    /// When it is over the answer's steps and a branch has no recorded steps.
+    /// When it is over some of the steps and a branch has no recorded ones.
     pub fn of(
         self,
         policy: &'static str,
@@ -60,23 +101,37 @@ impl Confidence {
     }
 
     fn of_branch(self, policy: &'static str, over: Over, outcome: &Outcome) -> Result<f64, PolicyError> {
-        let confidences = match over {
-            Over::Steps => outcome.confidences,
-            Over::Answer if outcome.steps.is_empty() && outcome.generated > 0 => {
-                return Err(PolicyError::Missing {
-                    policy,
-                    what: "the branches' decoding steps (record with steps)",
-                });
-            }
+        if over == Over::Steps {
+            return Ok(self.read(&outcome.confidences));
+        }
+        let steps = &outcome.steps;
+        if steps.is_empty() && outcome.generated > 0 {
+            let what = "the branches' decoding steps (record with steps)";
+            return Err(PolicyError::Missing { policy, what });
+        }
+        let mut windows = match over {
+            Over::Steps => Vec::new(),
             Over::Answer => {
-                let mut answer = outcome.steps.iter().filter(|step| step.in_answer).peekable();
-                if answer.peek().is_none() {
-                    return Ok(if self.is_share() { 0.0 } else { f64::NEG_INFINITY });
-                }
-                Confidences::over(answer)
+                let mut answer = steps.iter().filter(|step| step.in_answer).peekable();
+                if answer.peek().is_some() { vec![self.read(&Confidences::over(answer))] } else { Vec::new() }
+            }
+            Over::Tail(_) if steps.is_empty() => Vec::new(),
+            Over::Tail(width) => {
+                vec![self.read(&Confidences::over(&steps[steps.len().saturating_sub(width as usize)..]))]
+            }
+            Over::LowestWindow(width) | Over::BottomWindows(width) => {
+                let width = (width as usize).min(steps.len()).max(1);
+                steps.windows(width).map(|window| self.read(&Confidences::over(window))).collect()
             }
         };
-        Ok(self.read(&confidences))
+        if windows.is_empty() {
+            return Ok(if self.is_share() { 0.0 } else { f64::NEG_INFINITY });
+        }
+        windows.sort_unstable_by(f64::total_cmp);
+        let lowest = if matches!(over, Over::BottomWindows(_)) { (windows.len() / 10).max(1) } else { 1 };
+        #[expect(clippy::cast_precision_loss, reason = "windows are few")]
+        let mean = windows[..lowest].iter().sum::<f64>() / lowest as f64;
+        Ok(mean)
     }
 
     /// Its value among confidences; that of the whole group is not there and reads as 0.

@@ -47,7 +47,7 @@ pub enum Rule {
 params! {
     /// Confidence of a branch.
     confidence: Confidence = Confidence::MeanTop1Prob,
-    /// The steps it is over: all of them, or those of the answer.
+    /// The steps it is over: steps, answer, tail:N, lowest-window:N or bottom-windows:N.
     over: Over = Over::Steps,
     /// Rule A: smallest confidence of the surest branch at a skip.
     tau_conf: f64 = 0.70,

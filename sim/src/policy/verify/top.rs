@@ -28,7 +28,7 @@ pub const ENTRY: Entry<dyn Verify> = Entry {
 params! {
     /// Confidence of a branch.
     confidence: Confidence = Confidence::MeanTop1Prob,
-    /// The steps it is over: all of them, or those of the answer.
+    /// The steps it is over: steps, answer, tail:N, lowest-window:N or bottom-windows:N.
     over: Over = Over::Steps,
     /// Smallest confidence of the surest branch at a skip.
     threshold: f64 = 0.7,

@@ -31,7 +31,7 @@ pub const ENTRY: Entry<dyn Verify> = Entry {
 params! {
     /// Confidence of a branch.
     confidence: Confidence = Confidence::MeanTop1Prob,
-    /// The steps it is over: all of them, or those of the answer.
+    /// The steps it is over: steps, answer, tail:N, lowest-window:N or bottom-windows:N.
     over: Over = Over::Steps,
     /// Smallest standard score of the surest branch at a skip.
     z: f64 = 1.5,
