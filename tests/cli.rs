@@ -465,6 +465,15 @@ fn serving_studies_out_of_scale_are_refused_and_never_panic() {
     // H22: what can never fit is told, in the row and by the exit code.
     let (code, output, is_left) = sweep("small", serving(unit, "4", "9", "{capacity_blocks: 0}"));
     assert!(code == 4 && is_left && output.contains("3 of 3 problems refused"), "{code} {output}");
+    assert!(
+        output.contains("failed: a: no problem fits into the blocks") && !output.contains("skipped: a"),
+        "{output}"
+    );
+    // Prefixes of 8 to 40 tokens, 4 more and 4 generated: in 2 blocks of 16 only the shorter ones fit. The run goes on, and the exit code tells.
+    let some = "{capacity_blocks: 2}";
+    let (code, output, is_left) = sweep("some", serving(unit, "4", "40", some));
+    assert!(code == 4 && is_left && output.contains("of 3 problems refused"), "{code} {output}");
+    assert!(output.contains("refused: a: ") && !output.contains("failed: a"), "{output}");
 }
 
 /// What `sweep` and `replay` tell before cells run is what `validate --trace` tells without running, and what the rows say afterwards.

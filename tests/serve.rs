@@ -170,6 +170,20 @@ fn a_branch_that_takes_over_a_part_goes_on_from_there() {
     assert_eq!(live, [8, 6, 9]);
 }
 
+/// H20: a hundred prompts with nothing in common, in a memory so small that they push each other out: nothing is taken over, what is computed again has its own
+/// counter, and taken over + computed + nothing else is what was asked for.
+#[test]
+fn h20_prompts_with_nothing_in_common_take_nothing_over_however_often_they_are_pushed_out() {
+    let mut alone = problem(0, 1, 13, false);
+    (alone.branches[0].prompt_tokens, alone.branches[0].reused_tokens) = (8, 0);
+    let problems: Vec<ProblemDecisions> = vec![alone; 100];
+    let (report, _) = serve(&problems, &Arrivals::AtOnce, &checked(Some(8)));
+    let sum = |of: fn(&kvlab_sim::serve::ProblemOutcome) -> u64| report.problems.iter().map(of).sum::<u64>();
+    // A prompt of 8 and 12 decode steps after the first token.
+    assert_eq!((sum(|p| p.reused_tokens), sum(|p| p.computed_tokens)), (0, 100 * 20));
+    assert!(report.preemptions > 0 && sum(|p| p.recomputed_tokens) > 0);
+}
+
 /// H22: a branch of 10,000 tokens and a memory of 50 blocks of 16: refused with the numbers, the others run.
 #[test]
 fn h22_what_can_never_fit_is_refused_and_the_run_goes_on() {

@@ -188,18 +188,38 @@ pub(crate) fn outcome(results: &Results) -> Done {
     for row in 0..results.cells.rows() {
         if results.cells.value("status", row) != Value::Text("ok".to_owned()) {
             missing += 1;
-            if let (Value::Text(policy), Value::Text(error)) =
-                (results.cells.value("policy", row), results.cells.value("error", row))
+            let word = |column: &str| results.cells.value(column, row);
+            if let (Value::Text(status), Value::Text(policy), Value::Text(error)) =
+                (word("status"), word("policy"), word("error"))
             {
-                news(&format!("skipped: {policy}: {error}"));
+                news(&format!("{status}: {policy}: {error}"));
             }
         }
     }
-    if missing == 0 {
-        return Done::All;
+    let refusing = refusing(results);
+    if missing > 0 {
+        news(&format!("{missing} of {} cells were skipped or failed", results.cells.rows()));
     }
-    news(&format!("{missing} of {} cells were skipped or failed", results.cells.rows()));
-    Done::Partly
+    if missing + refusing == 0 { Done::All } else { Done::Partly }
+}
+
+/// Serving cells that are there although some of their problems were refused; says which.
+fn refusing(results: &Results) -> usize {
+    let mut refusing = 0;
+    for row in 0..results.cells.rows() {
+        let is_ok = results.cells.value("status", row) == Value::Text("ok".to_owned());
+        let refused = match results.cells.value("serve_refused", row) {
+            Value::Real(refused) if is_ok && refused > 0.0 => refused,
+            _ => continue,
+        };
+        refusing += 1;
+        if let Value::Text(arm) = results.cells.value("policy", row) {
+            news(&format!(
+                "refused: {arm}: {refused} problems do not fit into the blocks; `lint` has the numbers"
+            ));
+        }
+    }
+    refusing
 }
 
 /// Flags that change where results go or how fast they come, and no number.
