@@ -1,9 +1,11 @@
-//! What recording costs beside the same loop without taps, and what an early exit saves, in one interleaved run.
+//! What recording costs beside the same loop without taps, what an early exit saves, and what decoding branches together saves, in one interleaved run.
 //!
 //! `cargo bench -p kvlab-executor` on the embedded model, or `cargo bench -p kvlab-executor -- MODEL [TOKENS]` with a GGUF file
 //! or a folder. Prints the least time of interleaved rounds and ratios of them; asserts nothing about time.
 
+use kvlab_executor::branches::{BranchPlan, Protocol, TreeSet, record_branches};
 use kvlab_executor::setup::{SetupOptions, ensure_library};
+use kvlab_executor::workload::chain::LEVELS;
 use kvlab_executor::{
     Flow, LoadOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, ProviderChoice, Quiet,
     RecordItem, RecordPlan, Taps, embedded_model, record,
@@ -104,6 +106,40 @@ fn pass(model: &mut Model, layers: usize) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
+/// Branches of a problem that are decoded in one pass.
+const BATCHES: [usize; 4] = [1, 2, 4, 8];
+
+/// Processor and wall seconds of recording the trees of `set`, so many branches a pass.
+fn trees(model: &mut Model, set: &TreeSet, batch: usize, new: u32, folder: &Path) -> (f64, f64) {
+    let plan = BranchPlan {
+        chunk: NonZeroUsize::new(256).expect("256 is not 0"),
+        max_new_tokens: new,
+        batch: NonZeroUsize::new(batch).expect("batches are not 0"),
+        steps: true,
+        times: false,
+        protocol: Protocol::Corrected,
+        tool: ToolInfo { name: "bench".to_owned(), version: "0".to_owned(), revision: None },
+        workload: WorkloadInfo { name: "bench".to_owned(), seed: 0, file_sha256: None },
+        seed: 0,
+        grader: set.grader,
+        verdict_words: set.verdict_words,
+    };
+    let target = folder.join("trees");
+    let (begin, processor) = (Instant::now(), processor_seconds());
+    record_branches(model, &set.items, &plan, &target, Leftover::Discard, &Quiet).expect("a trace");
+    let found = (processor_seconds() - processor, begin.elapsed().as_secs_f64());
+    std::fs::remove_dir_all(&target).expect("the trace is there");
+    found
+}
+
+/// User and system time of this process; hundredths of a second, where the system tells.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
+
 fn least(seconds: &[f64]) -> f64 {
     seconds.iter().copied().fold(f64::INFINITY, f64::min)
 }
@@ -147,6 +183,35 @@ fn main() {
             format!("{depth} of {layers} layers"),
             1e3 * least(passes),
             whole / least(passes)
+        );
+    }
+    let is_chain = words.is_empty();
+    let set = if is_chain {
+        TreeSet::chain(LEVELS[0], 6, 7, 8, false)
+    } else {
+        let mut set = TreeSet::built_in("gsm8k", LEVELS[0], 1, 0, 8, false).expect("the built-in problems");
+        set.items.truncate(1);
+        set
+    };
+    let new = if is_chain { 120 } else { new.min(32) };
+    let rounds = if is_chain { 3 } else { 1 };
+    let mut found = vec![Vec::new(); BATCHES.len()];
+    for _ in 0..rounds {
+        for (batch, found) in BATCHES.iter().zip(&mut found) {
+            found.push(trees(&mut model, &set, *batch, new, folder.path()));
+        }
+    }
+    println!(
+        "recording {} problems of 8 branches, up to {new} new tokens, least of {rounds}",
+        set.items.len()
+    );
+    for (batch, found) in BATCHES.iter().zip(&found) {
+        let (processor, wall): (Vec<f64>, Vec<f64>) = found.iter().copied().unzip();
+        println!(
+            "{:42} {:9.2} s processor {:9.2} s wall",
+            format!("{batch} a pass"),
+            least(&processor),
+            least(&wall)
         );
     }
 }
