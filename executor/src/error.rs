@@ -67,7 +67,10 @@ impl ExecutorError {
                     .to_owned(),
             ),
             Self::Runtime(RuntimeError::CudaUnavailable { .. }) => {
-                Some("use --ep cpu, or --ep auto".to_owned())
+                Some(
+                    "`kvlab setup --cuda` installs the GPU runtime with NVIDIA's libraries; without a GPU use --ep cpu, or --ep auto"
+                        .to_owned(),
+                )
             }
             _ => None,
         }

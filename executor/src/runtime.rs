@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::{
     graph::{self, BuiltGraph},
-    setup::{LibraryFile, RUNTIME_MINOR_NEEDED},
+    setup::{CUDA_NEEDS, LibraryFile, RUNTIME_MINOR_NEEDED},
 };
 
 /// Which execution provider is wanted.
@@ -212,7 +212,7 @@ impl Runtime {
         let running = running(library, threads)?;
         let (provider, fallback_reason) = match asked {
             ProviderChoice::Cpu => (Provider::Cpu, None),
-            ProviderChoice::Cuda | ProviderChoice::Auto => match try_cuda(&running.environment) {
+            ProviderChoice::Cuda | ProviderChoice::Auto => match try_cuda(running) {
                 Ok(()) => (Provider::Cuda, None),
                 Err(why) if asked == ProviderChoice::Auto => (Provider::Cpu, Some(why)),
                 Err(why) => return Err(RuntimeError::CudaUnavailable { why }),
@@ -292,7 +292,14 @@ fn cuda() -> ep::ExecutionProviderDispatch {
 
 /// Registers CUDA, then really runs a small session on it. Registration alone says nothing: without a driver it can
 /// succeed, and by default its failure is silent.
-fn try_cuda(environment: &Environment) -> Result<(), String> {
+fn try_cuda(running: &Running) -> Result<(), String> {
+    let environment = &running.environment;
+    let folder = running.library.path.parent().unwrap_or(Path::new(""));
+    // The provider looks for NVIDIA's libraries where the system does; those beside it are found once they are loaded.
+    for path in CUDA_NEEDS.iter().map(|name| folder.join(name)).filter(|path| path.is_file()) {
+        ort::util::preload_dylib(&path)
+            .map_err(|error| format!("{} cannot be loaded: {error}", path.display()))?;
+    }
     let attempt = || -> ort::Result<()> {
         let mut builder = OrtSession::builder(environment)?;
         cuda().register(&mut builder)?;
@@ -301,7 +308,37 @@ fn try_cuda(environment: &Environment) -> Result<(), String> {
         session.run(vec![(graph::io::ROWS, SessionInputValue::from(input))])?;
         Ok(())
     };
-    attempt().map_err(|error| error.message().to_owned())
+    attempt().map_err(|error| cuda_reason(folder, error.message()))
+}
+
+/// Why CUDA does not work, from the runtime's own words where there are no better ones.
+fn cuda_reason(folder: &Path, said: &str) -> String {
+    const PROVIDER: &str = "libonnxruntime_providers_cuda.so";
+    // Files and functions of the runtime come first, then what happened.
+    let said = said.rsplit(" : FAIL : ").next().unwrap_or(said).trim();
+    if said.contains("not enabled in this build") {
+        return format!("the ONNX Runtime library in {} was built without CUDA", folder.display());
+    }
+    if !said.starts_with("Failed to load library") {
+        return said.to_owned();
+    }
+    let parts = ["libonnxruntime_providers_shared.so", PROVIDER];
+    if let Some(part) = parts.into_iter().find(|part| !folder.join(part).is_file()) {
+        return format!(
+            "the provider library {part} is not in {}, beside the ONNX Runtime library",
+            folder.display()
+        );
+    }
+    let missing: Vec<&str> =
+        CUDA_NEEDS.into_iter().filter(|name| ort::util::preload_dylib(*name).is_err()).collect();
+    match missing.as_slice() {
+        [] => said.to_owned(),
+        ["libcuda.so.1"] => {
+            "libcuda.so.1 is missing: it comes with NVIDIA's driver, so this machine has none, or no GPU"
+                .to_owned()
+        }
+        _ => format!("libraries that {PROVIDER} needs are missing: {}", missing.join(", ")),
+    }
 }
 
 /// An input of a session.

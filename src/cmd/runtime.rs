@@ -3,7 +3,7 @@
 use crate::exit::CliError;
 use crate::output::news;
 use crate::progress::Bars;
-use kvlab_executor::setup::{SetupOptions, ensure_library, ensure_model};
+use kvlab_executor::setup::{LibraryFile, SetupOptions, cuda_library, ensure_library, ensure_model};
 use kvlab_executor::{ExecutorError, LoadOptions, Model, Provider, ProviderChoice, embedded_model};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,17 @@ impl RuntimeArgs {
         })
     }
 
+    /// The library to load: one named by hand, the GPU runtime in the cache where a GPU may be used, or the usual one.
+    fn library(&self, bars: &Bars) -> Result<LibraryFile, CliError> {
+        let setup = self.setup_options();
+        let is_named = setup.ort_lib.is_some() || setup.ort_dylib_path.is_some();
+        let gpu = if is_named || self.ep == Ep::Cpu { None } else { cuda_library(&setup) };
+        match gpu {
+            Some(library) => Ok(library),
+            None => Ok(ensure_library(&setup, bars).map_err(ExecutorError::from)?),
+        }
+    }
+
     /// Loads `model`: a name of ours, a GGUF file, a Hugging Face folder or an exported ONNX decoder.
     pub(crate) fn load(
         &self,
@@ -62,7 +73,7 @@ impl RuntimeArgs {
         threads: Option<NonZeroUsize>,
         bars: &Bars,
     ) -> Result<Model, CliError> {
-        let library = ensure_library(&self.setup_options(), bars).map_err(ExecutorError::from)?;
+        let library = self.library(bars)?;
         let path = self.model_path(model, bars)?;
         let mut options = LoadOptions::new(library);
         if let Some(threads) = threads {

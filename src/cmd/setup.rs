@@ -2,7 +2,7 @@
 
 use super::runtime::RuntimeArgs;
 use crate::exit::{CliError, Done};
-use crate::output;
+use crate::output::{self, news};
 use crate::progress::Bars;
 use kvlab_executor::ExecutorError;
 use kvlab_executor::setup::{self, Found, SetupReport};
@@ -15,6 +15,9 @@ use kvlab_executor::setup::{self, Found, SetupReport};
 pub(crate) struct Args {
     #[command(flatten)]
     runtime: RuntimeArgs,
+    /// Also install the GPU runtime and NVIDIA's libraries for it (CUDA 13; Linux on x86-64). Its size is said first
+    #[arg(long)]
+    cuda: bool,
     /// Say what is found and what is missing, and fetch nothing
     #[arg(long)]
     check: bool,
@@ -29,8 +32,18 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let report = if args.check {
         setup::check(&options)
     } else {
-        setup::setup(&options, &Bars::default()).map_err(ExecutorError::from)?
+        let bars = Bars::default();
+        let report = setup::setup(&options, &bars).map_err(ExecutorError::from)?;
+        if args.cuda && setup::cuda_library(&options).is_none() {
+            if let Some(bytes) = setup::cuda_download_bytes() {
+                news(&format!("the GPU runtime is a download of {:.0} MB", output::megabytes(bytes)));
+            }
+            setup::ensure_cuda(&options, &bars).map_err(ExecutorError::from)?;
+        }
+        report
     };
+    let cuda = args.cuda.then(|| setup::check_cuda(&options));
+    let report = SetupReport { cuda, ..report };
     if args.json {
         output::json(&report)?
     } else {
@@ -42,7 +55,8 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 fn text(report: &SetupReport) -> String {
     let cache =
         report.cache.as_ref().map_or("none can be chosen".to_owned(), |path| path.display().to_string());
-    format!("cache                {cache}\n{}{}", line(&report.library), line(&report.model))
+    let cuda = report.cuda.as_ref().map_or(String::new(), line);
+    format!("cache                {cache}\n{}{}{cuda}", line(&report.library), line(&report.model))
 }
 
 fn line(found: &Found) -> String {

