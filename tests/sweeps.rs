@@ -4,6 +4,7 @@ mod compare;
 mod diff;
 mod draw;
 mod expect;
+mod holes;
 mod lint;
 mod pareto;
 mod process;

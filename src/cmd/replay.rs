@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// First zero-based layer whose entropy is looked at
     #[arg(long, default_value_t = 2)]
     min_exit_layer: u16,
+    /// What is done about keys and values that exits while decoding leave out: verify-only, copy-state, recompute or forbid
+    #[arg(long, requires = "theta", value_name = "POLICY", default_value = "verify-only")]
+    hole_policy: String,
     /// Pool policies: the trace's requests, branches or prompts are served from a cache of blocks
     #[arg(long, value_delimiter = ',', value_name = "ID,...")]
     pool: Vec<String>,
@@ -118,6 +121,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let trace = Trace::open(&args.trace)?;
     let flags = "the flags of `kvlab replay`";
+    if args.hole_policy != "verify-only" && asks_for_trees(args, &trace) {
+        let reason = format!(
+            "--hole-policy {}: over branch trees exits belong to the verifier's pass, which nobody continues, so there are no holes to deal with",
+            args.hole_policy
+        );
+        return Err(CliError::Invalid { path: args.trace.clone(), reason });
+    }
     let scenario = Scenario::parse(&scenario_text(args, &trace), flags)?;
     let scenario = args.sample.on(scenario, Path::new(flags))?;
     findings::tell(&Study::of(&scenario, &trace, study::info(&trace))?, args.threads)?;
@@ -184,11 +194,12 @@ fn scenario_text(args: &Args, trace: &Trace) -> String {
         line(trees_text(args));
     } else if !args.theta.is_empty() {
         line(format!(
-            "exit:\n  lens: {}\n  theta: {}\n  epsilon: {}\n  min_layer: {}",
+            "exit:\n  lens: {}\n  theta: {}\n  epsilon: {}\n  min_layer: {}\n  hole_policy: {}",
             list(&args.lens),
             numbers(&args.theta),
             numbers(&args.epsilon),
-            args.min_exit_layer
+            args.min_exit_layer,
+            yaml_string(&args.hole_policy)
         ));
     }
     if !args.pool.is_empty() {

@@ -33,6 +33,17 @@ impl ExitOutcome {
         self.positions() * u64::from(self.layers) - self.run()
     }
 
+    /// Positions that leave out a layer which a later position of the sequence runs.
+    #[must_use]
+    pub fn hole_positions(&self) -> u64 {
+        let is_short = self.layers_run.iter().rev().scan(0, |deepest, &run| {
+            let is_short = run < *deepest;
+            *deepest = (*deepest).max(run);
+            Some(u64::from(is_short))
+        });
+        is_short.sum()
+    }
+
     /// Pairs of a position and a layer it left out although a later position of the sequence runs that layer and would attend
     /// to what is not there.
     #[must_use]
@@ -82,6 +93,9 @@ mod tests {
     fn only_what_a_later_position_needs_is_a_hole() {
         let holes = |runs: &[u16]| ExitOutcome { layers_run: runs.to_vec(), agreeing: 0, layers: 4 }.holes();
         assert_eq!(holes(&[]), 0);
+        let positions =
+            |runs: &[u16]| ExitOutcome { layers_run: runs.to_vec(), agreeing: 0, layers: 4 }.hole_positions();
+        assert_eq!([&[][..], &[4, 4, 1], &[1, 2, 2], &[2, 1, 4, 3]].map(positions), [0, 0, 1, 2]);
         assert_eq!(holes(&[4, 4, 1]), 0);
         assert_eq!(holes(&[1, 4]), 3);
         assert_eq!(holes(&[2, 1, 3, 1]), 1 + 2);

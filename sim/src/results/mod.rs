@@ -102,6 +102,11 @@ pub const MORE_CELL_KEYS: &[(&str, &str, &str)] = &[
     ("winner", "text", "the winner policy: which branch answers"),
     ("tau", "real", "smallest similarity at which a branch shares"),
     ("tau_conf", "real", "smallest confidence of the surest branch at a skip of verification"),
+    (
+        "hole_policy",
+        "text",
+        "what is done about keys and values that exits leave out: `verify-only`, `copy-state`, `recompute` or `forbid`",
+    ),
     ("margin", "real", "smallest lead of the surest branch at a skip of verification"),
     ("baseline", "text", "the cell that columns `..._vs_baseline` compare this one with, on the same items"),
 ];

@@ -7,6 +7,7 @@ use super::items;
 use super::lint::{ExitLint, Found};
 use super::recording::{entropy_series, token_entropy_series};
 use super::study::{Finished, unit};
+use crate::policy::exit::HolePolicy;
 use crate::policy::exit::entropy::Entropy;
 use crate::replay::{ExitOutcome, lens_decode_rows, replay_exit};
 use crate::results::{CellRow, Outcome, Section, SeriesRow, Unit, UnitKind, cell_id, sha256_hex};
@@ -42,6 +43,9 @@ fn id_of(context: &Context<'_>, plan: &ExitPlan) -> String {
     });
     if context.has_exit_items {
         key["by_item"] = true.into();
+    }
+    if plan.hole_policy != HolePolicy::default() {
+        key["hole_policy"] = plan.hole_policy.word().into();
     }
     cell_id(&key)
 }
@@ -107,21 +111,65 @@ fn cell(context: &Context<'_>, plan: &ExitPlan, lens: &[Vec<LensRow>], found: &F
     row.real("theta", plan.theta);
     row.real("epsilon", plan.epsilon);
     row.text("theta_unit", plan.unit.word());
+    row.text("hole_policy", plan.hole_policy.word());
     let exit = match Entropy::checked(plan.params) {
         Ok(exit) => exit,
         Err(error) => return unfinished(row, "skipped", error.to_string()),
     };
     let outcomes: Vec<ExitOutcome> =
         lens.iter().map(|rows| replay_exit(&exit, rows, context.shape.layers, context.shape.vocab)).collect();
+    if let Some(refused) = refused(plan, &outcomes) {
+        return unfinished(row, "skipped", refused);
+    }
     row.text("status", "ok");
     let log: Vec<u8> =
         outcomes.iter().flat_map(|o| &o.layers_run).flat_map(|run| run.to_le_bytes()).collect();
     row.text("log_digest", &sha256_hex(&log)[..16]);
     found.note(&mut row);
     metrics(&mut row, context, &outcomes);
+    holes(&mut row, context, plan.hole_policy, &outcomes);
     let series = histogram(&id, context.shape.layers, &outcomes);
     let items = if context.has_exit_items { items(&id, context, &outcomes) } else { Vec::new() };
     Outcome { cell: Some(row), series, more: vec![("items", items)], ..Outcome::default() }
+}
+
+/// Why a cell cannot be had where exits must leave no holes.
+fn refused(plan: &ExitPlan, outcomes: &[ExitOutcome]) -> Option<String> {
+    let sum = |of: fn(&ExitOutcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    let (tokens, pairs) = (sum(ExitOutcome::hole_positions), sum(ExitOutcome::holes));
+    (plan.hole_policy == HolePolicy::Forbid && pairs > 0).then(|| {
+        format!(
+            "exits while decoding leave {pairs} pairs of a token and a layer without keys and values, of {tokens} tokens among {}, although a later token runs the layer; \
+             accepted: hole_policy verify-only, copy-state or recompute",
+            sum(ExitOutcome::positions)
+        )
+    })
+}
+
+/// What exits leave out, and what it takes to deal with it.
+fn holes(row: &mut CellRow, context: &Context<'_>, policy: HolePolicy, outcomes: &[ExitOutcome]) {
+    let sum = |of: fn(&ExitOutcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    let (pairs, skipped) = (sum(ExitOutcome::holes), sum(ExitOutcome::skipped));
+    let pair_bytes = u64::from(context.shape.kv_heads) * context.shape.kv_bytes_per_entry(2).get();
+    row.count("kv_hole_tokens", sum(ExitOutcome::hole_positions));
+    row.count("kv_hole_bytes", pairs * pair_bytes);
+    let (passes, projections) = match policy {
+        HolePolicy::VerifyOnly | HolePolicy::Forbid => (0, 0),
+        HolePolicy::CopyState => (0, skipped),
+        HolePolicy::Recompute => (pairs, 0),
+    };
+    row.count("hole_layer_passes", passes);
+    row.count("hole_projections", projections);
+    row.count("hole_filled_bytes", (passes + projections) * pair_bytes);
+    if policy == HolePolicy::CopyState && pairs > 0 {
+        let found = Found {
+            findings: vec![format!(
+                "copy-state: {pairs} keys and values that later tokens attend to are made from the state at an exit; decisions here are those of the recorded states"
+            )],
+            places: Vec::new(),
+        };
+        found.note(row);
+    }
 }
 
 /// What the cell gives by problem; `outcomes` is `[sequence]`.

@@ -9,6 +9,7 @@ use super::raw::{self, RawEviction, RawExit, RawPolicy, RawScenario};
 use super::serve::{self, ServeStudy};
 use super::{ScenarioError, ScenarioErrorKind, TreeStudy, TuneSpec};
 use crate::policy::compose::{Granularity, Knobs, Part, Stack, StackSpec};
+use crate::policy::exit::HolePolicy;
 use crate::policy::exit::entropy::Lens;
 use crate::policy::{PolicyError, RawParams, registry};
 use schemars::JsonSchema;
@@ -171,6 +172,8 @@ pub struct ExitStudy {
     pub min_layer: u16,
     /// Consecutive changes that must be below ε.
     pub patience: u16,
+    /// What is done about keys and values that exits leave out.
+    pub hole_policy: HolePolicy,
 }
 
 impl Scenario {
@@ -454,5 +457,6 @@ fn exit(raw: RawExit) -> Result<ExitStudy, ScenarioErrorKind> {
         epsilon: raw.epsilon.values().to_vec(),
         min_layer: raw.min_layer,
         patience: raw.patience,
+        hole_policy: raw.hole_policy,
     })
 }

@@ -19,6 +19,7 @@ mod times;
 mod trees;
 mod tune;
 
+pub use crate::policy::exit::HolePolicy;
 pub use checked::{EvictionStudy, ExitStudy, PolicyChoice, RetainedPlace, Scenario, ThetaUnit};
 pub use compare::{Compare, ExitPoint, Pairing};
 pub use draw::{Draw, SourceFlags, Strata};

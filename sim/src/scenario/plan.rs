@@ -1,6 +1,6 @@
 //! From a study to its cells.
 
-use super::{Scenario, ThetaUnit, TreePlan};
+use super::{HolePolicy, Scenario, ThetaUnit, TreePlan};
 use crate::policy::PolicyError;
 use crate::policy::compose::Stack;
 use crate::policy::exit::entropy::{self, Lens};
@@ -42,6 +42,8 @@ pub struct ExitPlan {
     pub unit: ThetaUnit,
     /// The policy's parameters, in nats.
     pub params: entropy::Params,
+    /// What is done about keys and values that exits leave out.
+    pub hole_policy: HolePolicy,
 }
 
 impl Plan {
@@ -127,7 +129,8 @@ impl Scenario {
                         lens,
                         unit: ThetaUnit::Nats,
                     };
-                    cells.push(ExitPlan { lens, theta, epsilon, unit: study.unit, params });
+                    let (unit, hole_policy) = (study.unit, study.hole_policy);
+                    cells.push(ExitPlan { lens, theta, epsilon, unit, params, hole_policy });
                 }
             }
         }

@@ -171,6 +171,8 @@ pub(super) struct RawExit {
     pub(super) min_layer: u16,
     #[serde(default = "default_patience")]
     pub(super) patience: u16,
+    #[serde(default)]
+    pub(super) hole_policy: super::HolePolicy,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

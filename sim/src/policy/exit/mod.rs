@@ -6,6 +6,7 @@ pub mod entropy_adaptive;
 pub mod entropy_below;
 mod facts;
 pub mod fixed;
+mod holes;
 pub mod margin;
 pub mod max_prob;
 pub mod never;
@@ -15,6 +16,7 @@ pub mod soft_patience;
 pub mod two_way_margin;
 
 pub use facts::{ExitView, LayerFacts, Lens, Unit};
+pub use holes::HolePolicy;
 
 use super::{PolicyError, PolicySpec};
 
