@@ -234,6 +234,22 @@ fn thresholds_that_cannot_act_or_repeat_are_named_with_numbers() {
     assert!(repeated.contains("tau 3 repeats 2: no observed value lies between them"), "{repeated}");
     let undecisive = lint(&study("theta: 2, epsilon: 1", "sweep: {verify.tau_conf: [0.1, 0.45]}"), 2);
     assert!(undecisive.contains("tau-conf"), "{undecisive}");
+    // Rule B compares leads as shares of the largest confidence: none is above 1, all are 0 or more.
+    let relative = |margin: f64| {
+        let params = format!("verify: {{kind: cgee, params: {{relative_margin: {margin}}}}}");
+        lint(&study("theta: 2, epsilon: 1", "sweep: {}").replace("verify: {kind: cgee}", &params), 1)
+    };
+    let never = relative(1.5);
+    assert!(
+        never.contains("relative margin is unreachable: 1.5 is above every observed lead (largest 0."),
+        "{never}"
+    );
+    assert!(
+        relative(0.0).contains("relative margin is vacuous: 0 is not above the smallest"),
+        "{}",
+        relative(0.0)
+    );
+    assert!(!relative(0.01).contains("relative margin is"), "{}", relative(0.01));
 }
 
 #[test]

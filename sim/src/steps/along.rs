@@ -58,6 +58,16 @@ impl StepTable<'_> {
         edges
     }
 
+    /// Leads of the surest branch as shares of its confidence, which rule B compares with its relative margin, ascending and without repetition.
+    #[must_use]
+    pub fn relative_gaps(&self) -> Vec<f64> {
+        let compositions = self.problems.iter().flat_map(|problem| &problem.compositions);
+        let mut gaps: Vec<f64> = compositions.filter_map(|found| Some(found.lead?.relative_gap)).collect();
+        gaps.sort_unstable_by(f64::total_cmp);
+        gaps.dedup_by(|a, b| a.total_cmp(b).is_eq());
+        gaps
+    }
+
     /// (edge, counts up to it, counts above it) wherever the counts of a problem change.
     fn changes(&self, problem: &ProblemFacts, axis: Axis, base: &Setting) -> Vec<(f64, Counts, Counts)> {
         let mut edges = edges_at(problem, axis, self.rule.as_ref(), base);

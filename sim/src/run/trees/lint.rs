@@ -4,6 +4,7 @@ use super::super::lint::Found;
 use super::super::repeats::Place;
 use super::tables::group_key;
 use crate::num;
+use crate::policy::verify::cgee::Rule;
 use crate::results::cell_id;
 use crate::scenario::TreePlan;
 use crate::steps::{Axis, Setting, StepTable};
@@ -41,6 +42,7 @@ impl<'a> Lint<'a> {
             places.push(Place::of(&cell_id(&serde_json::json!(key)), axis.word(), value, observed));
         }
         findings.extend(rules(stack));
+        findings.extend(relative_margin(stack, &table.relative_gaps()));
         Found { findings, places }
     }
 }
@@ -101,10 +103,29 @@ fn undecisive(axis: Axis, table: &StepTable<'_>, setting: &Setting) -> Option<St
     })
 }
 
+/// The margin of rule B by itself: always met, or never. It has no step function.
+fn relative_margin(stack: &TreeStack, observed: &[f64]) -> Option<String> {
+    let rule = stack.verify.as_cgee().filter(|rule| rule.rule != Rule::A)?;
+    let value = rule.relative_margin;
+    let (Some(smallest), Some(largest)) = (observed.first(), observed.last()) else {
+        return Some("relative margin is unreachable: nothing is compared with it".to_owned());
+    };
+    if value > *largest {
+        return Some(format!(
+            "relative margin is unreachable: {value} is above every observed lead (largest {largest:.4} of the confidence)"
+        ));
+    }
+    (value <= *smallest).then(|| {
+        format!(
+            "relative margin is vacuous: {value} is not above the smallest observed lead ({smallest:.4} of the confidence), so it is always met"
+        )
+    })
+}
+
 /// Rule A under rule B: with both in use, rule A decides only above a confidence.
 fn rules(stack: &TreeStack) -> Option<String> {
     let rule = stack.verify.as_cgee()?;
-    if rule.rule != crate::policy::verify::cgee::Rule::Either || rule.relative_margin <= 0.0 {
+    if rule.rule != Rule::Either || rule.relative_margin <= 0.0 {
         return None;
     }
     let border = rule.margin / rule.relative_margin;
