@@ -1,6 +1,6 @@
 //! What a replay costs: one eviction setting, the next ones of a sweep, and the naive twin, in one interleaved run.
 //!
-//! `cargo bench -p kvlab-sim`, or `cargo bench -p kvlab-sim -- TRACE` for whole studies of a recorded trace. Prints the least time of many interleaved rounds and ratios of them, so that other work on
+//! `cargo bench -p kvlab-sim`, or `cargo bench -p kvlab-sim -- TRACE [POLICY …]` for whole studies of a recorded trace. Prints the least time of many interleaved rounds and ratios of them, so that other work on
 //! the machine disturbs little; asserts nothing about time.
 
 use kvlab_sim::policy::compose::{Knobs, Stack};
@@ -65,25 +65,29 @@ fn cpu_seconds() -> Option<f64> {
     Some((fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?) / 100.0)
 }
 
-/// Whole studies of a trace: reading, replay, engine and rows.
+/// Whole studies of a trace: reading, replay, engine and rows. Budgets are multiples of the period from 32 on.
 #[expect(clippy::print_stdout, reason = "a bench prints its figures")]
-fn studies(path: &str) {
+fn studies(path: &str, policies: &[String]) {
     let trace = Trace::open(Path::new(path)).expect("the trace opens");
-    let budgets = |count: u32| (4..4 + count).map(|n| (n * 8).to_string()).collect::<Vec<_>>().join(", ");
-    println!("studies of {path}, {} sequences; period and recent buffer 8", trace.sequences().len());
+    let all = ["full", "streaming-llm", "snapkv", "vase-attnv", "vase-dkv"].map(str::to_owned);
+    let policies = if policies.is_empty() { &all[..] } else { policies };
+    println!("studies of {path}, {} sequences; recent buffer = window = period", trace.sequences().len());
     println!(
-        "{:14} {:>8} {:>8} {:>16} {:>16}",
-        "policy", "cells", "threads", "least wall, ms", "mean CPU, ms"
+        "{:14} {:>8} {:>8} {:>8} {:>16} {:>16}",
+        "policy", "period", "cells", "threads", "least wall, ms", "mean CPU, ms"
     );
-    for (policy, counts) in
-        [("full", &[1][..]), ("streaming-llm", &[1, 41]), ("snapkv", &[1, 41]), ("vase-dkv", &[1, 41])]
-    {
-        for &count in counts {
+    for policy in policies {
+        for (period, count) in [(8, 1), (8, 41), (16, 1), (16, 21)] {
+            if policy == "full" && (period, count) != (8, 1) {
+                continue;
+            }
             for threads in [1, 2] {
+                let first = 32 / period;
+                let budgets: Vec<String> = (first..first + count).map(|n| (n * period).to_string()).collect();
                 let text = format!(
-                    "id: bench\nwhy: what does it cost?\neviction: {{budgets: [{}], recent: 8, period: 8, window: 8, \
-                     output_error_every: 16, policies: [{{use: {policy}}}]}}",
-                    budgets(count)
+                    "id: bench\nwhy: what does it cost?\neviction: {{budgets: [{}], recent: {period}, period: {period}, \
+                     window: {period}, output_error_every: 16, policies: [{{use: {policy}}}]}}",
+                    budgets.join(", ")
                 );
                 let scenario = Scenario::parse(&text, "bench").expect("a scenario");
                 let options = RunOptions { threads, command: String::new(), progress: &|_, _| {} };
@@ -97,7 +101,7 @@ fn studies(path: &str) {
                 }
                 let cpu = before.zip(cpu_seconds()).map_or(f64::NAN, |(before, after)| after - before);
                 println!(
-                    "{policy:14} {count:8} {threads:8} {:16.2} {:16.2}",
+                    "{policy:14} {period:8} {count:8} {threads:8} {:16.2} {:16.2}",
                     least(&walls) * 1e3,
                     cpu * 1e3 / f64::from(rounds)
                 );
@@ -108,8 +112,9 @@ fn studies(path: &str) {
 
 #[expect(clippy::print_stdout, reason = "a bench prints its figures")]
 fn main() {
-    if let Some(path) = std::env::args().skip(1).find(|arg| !arg.starts_with("--")) {
-        studies(&path);
+    let given: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    if let [path, policies @ ..] = given.as_slice() {
+        studies(path, policies);
         return;
     }
     // A layer of SmolLM2-135M: 400 prompt tokens, 128 decoded.

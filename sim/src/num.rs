@@ -260,6 +260,57 @@ pub fn top(candidates: Vec<(f32, u32)>, count: usize) -> Vec<(f32, u32)> {
     packed.into_iter().map(|word| (ascending((word >> 32) as u32), word as u32)).collect()
 }
 
+/// The places in `keys` of the `count` best of them, in [`keep_order`] by (key, `tie_break` of the place), and whether the last of
+/// them equals one that is left out: then `tie_break` decided. All places when there are fewer.
+#[must_use]
+pub fn top_places(
+    keys: impl Iterator<Item = f32>,
+    count: usize,
+    tie_break: impl Fn(usize) -> u32,
+) -> (Vec<usize>, bool) {
+    let score_of = |word: &u64| word >> 32;
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    let place_of = |word: &u64| *word as u32 as usize;
+    let full_order = |word: &u64| (score_of(word), tie_break(place_of(word)));
+    // Words order by score, then by place.
+    let mut packed: Vec<u64> =
+        keys.zip(0u32..).map(|(key, at)| u64::from(descending(key)) << 32 | u64::from(at)).collect();
+    let is_cut = count > 0 && count < packed.len();
+    // Few of many are found without sorting the others.
+    if is_cut && count < packed.len() / 2 {
+        let (_, last, rest) = packed.select_nth_unstable(count - 1);
+        let last = score_of(last);
+        let is_tied = rest.iter().any(|word| score_of(word) == last);
+        if is_tied {
+            packed.select_nth_unstable_by_key(count - 1, full_order);
+        }
+        packed.truncate(count);
+        packed.sort_unstable();
+        order_equals(&mut packed, score_of, full_order);
+        return (packed.into_iter().map(|word| place_of(&word)).collect(), is_tied);
+    }
+    packed.sort_unstable();
+    order_equals(&mut packed, score_of, full_order);
+    let is_tied = is_cut && score_of(&packed[count - 1]) == score_of(&packed[count]);
+    packed.truncate(count);
+    (packed.into_iter().map(|word| place_of(&word)).collect(), is_tied)
+}
+
+/// Orders the runs of equal scores in `sorted` by `full_order`.
+fn order_equals<K: Ord>(sorted: &mut [u64], score_of: impl Fn(&u64) -> u64, full_order: impl Fn(&u64) -> K) {
+    let mut at = 1;
+    while at < sorted.len() {
+        if score_of(&sorted[at]) == score_of(&sorted[at - 1]) {
+            let first = at - 1;
+            while at < sorted.len() && score_of(&sorted[at]) == score_of(&sorted[first]) {
+                at += 1;
+            }
+            sorted[first..at].sort_unstable_by_key(&full_order);
+        }
+        at += 1;
+    }
+}
+
 /// A key that falls as the score rises, in the order of `f32::total_cmp`.
 fn descending(score: f32) -> u32 {
     let bits = score.to_bits();
@@ -331,6 +382,30 @@ mod tests {
     fn equal_scores_are_kept_by_lower_index() {
         let best = top(vec![(0.5, 3), (0.5, 1), (0.9, 7), (0.5, 0)], 3);
         assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [7, 0, 1]);
+    }
+
+    // Against the plain sort, over scores of which many are equal and tie-breaks in another order than places.
+    #[test]
+    fn top_places_are_those_of_the_whole_order() {
+        for round in 0..200u32 {
+            let len = round % 23;
+            let keys: Vec<f32> = (0..len)
+                .map(|i| [0.0, -0.0, 1.5, -2.0, f32::NEG_INFINITY][(i * i + round) as usize % 5])
+                .collect();
+            let tie_break = |place: usize| (count(place) * 7 + round) % 31;
+            let mut order: Vec<(f32, u32, usize)> =
+                keys.iter().zip(0..).map(|(key, at)| (*key, tie_break(at), at)).collect();
+            order.sort_by(|a, b| keep_order((a.0, a.1), (b.0, b.1)));
+            for count in 0..=keys.len() + 1 {
+                let (found, is_tied) = top_places(keys.iter().copied(), count, tie_break);
+                let expected: Vec<usize> = order.iter().take(count).map(|(_, _, at)| *at).collect();
+                assert_eq!(found, expected, "{count} of {keys:?}");
+                let is_equal = |a: f32, b: f32| a.to_bits() == b.to_bits();
+                let expects_tie =
+                    count > 0 && count < keys.len() && is_equal(order[count - 1].0, order[count].0);
+                assert_eq!(is_tied, expects_tie, "{count} of {keys:?}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A *row* belongs to a key position and holds one number a lane; lanes are queries, in chunks of [`LANES`]. Every
 //! function fixes the order of its additions and uses no fused operation, so all instruction sets give the same bits;
-//! `multiversion` only chooses how many lanes an instruction takes.
+//! `multiversion` only chooses how many lanes an instruction takes. Loops count places instead of zipping: a closure is compiled
+//! for the least instruction set, and a call of it stays a call.
 
 use super::{LANES, add, fold};
 use crate::types::Pos;
@@ -78,22 +79,29 @@ pub(crate) fn weights_of(logits: &mut [f32]) {
     }
 }
 
+/// The products of [`LANES`] queries with `K` keys, summed as far as they are.
+type Block<const K: usize> = [[f32; LANES]; K];
+
 #[inline(always)]
-fn sum_of(mut a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-    add(&mut a, &b);
+fn sum_of<const K: usize>(mut a: Block<K>, b: Block<K>) -> Block<K> {
+    for key in 0..K {
+        add(&mut a[key], &b[key]);
+    }
     a
 }
 
-/// The products of one lane of [`super::dot`], for sixteen queries at once.
+/// The products of one lane of [`super::dot`], for sixteen queries and `K` keys at once.
 #[inline(always)]
-fn lane_sums(queries: &[[f32; LANES]], key: &[f32], lane: usize) -> [f32; LANES] {
-    let mut sums = [0.0; LANES];
+fn lane_sums<const K: usize>(queries: &[[f32; LANES]], keys: &[&[f32]; K], lane: usize) -> Block<K> {
+    let mut sums = [[0.0; LANES]; K];
     let mut channel = lane;
-    while channel < key.len() {
-        let k = key[channel];
+    while channel < queries.len() {
         let row = &queries[channel];
-        for i in 0..LANES {
-            sums[i] += row[i] * k;
+        for key in 0..K {
+            let k = keys[key][channel];
+            for i in 0..LANES {
+                sums[key][i] += row[i] * k;
+            }
         }
         channel += LANES;
     }
@@ -101,37 +109,60 @@ fn lane_sums(queries: &[[f32; LANES]], key: &[f32], lane: usize) -> [f32; LANES]
 }
 
 #[inline(always)]
-fn two_lanes(queries: &[[f32; LANES]], key: &[f32], lane: usize) -> [f32; LANES] {
-    sum_of(lane_sums(queries, key, lane), lane_sums(queries, key, lane + 8))
+fn two_lanes<const K: usize>(queries: &[[f32; LANES]], keys: &[&[f32]; K], lane: usize) -> Block<K> {
+    sum_of(lane_sums(queries, keys, lane), lane_sums(queries, keys, lane + 8))
 }
 
 #[inline(always)]
-fn four_lanes(queries: &[[f32; LANES]], key: &[f32], lane: usize) -> [f32; LANES] {
-    sum_of(two_lanes(queries, key, lane), two_lanes(queries, key, lane + 4))
+fn four_lanes<const K: usize>(queries: &[[f32; LANES]], keys: &[&[f32]; K], lane: usize) -> Block<K> {
+    sum_of(two_lanes(queries, keys, lane), two_lanes(queries, keys, lane + 4))
 }
 
 #[inline(always)]
-fn eight_lanes(queries: &[[f32; LANES]], key: &[f32], lane: usize) -> [f32; LANES] {
-    sum_of(four_lanes(queries, key, lane), four_lanes(queries, key, lane + 2))
+fn eight_lanes<const K: usize>(queries: &[[f32; LANES]], keys: &[&[f32]; K], lane: usize) -> Block<K> {
+    sum_of(four_lanes(queries, keys, lane), four_lanes(queries, keys, lane + 2))
 }
 
-/// Scaled inner products of sixteen queries with every key, the bits of [`super::dot`] each.
-///
-/// `queries` is `[head_dim][query]`, `keys` is `[kv_pos, head_dim]`; key `i` goes to `out[i * stride..][..16]`.
-#[multiversion(targets("x86_64+avx2"))]
-pub(crate) fn dots(queries: &[[f32; LANES]], keys: &[f32], scale: f32, stride: usize, out: &mut [f32]) {
+/// [`dots`] of `K` keys that follow one another; `out` begins at the first one's place.
+#[inline(always)]
+fn dots_of<const K: usize>(
+    queries: &[[f32; LANES]],
+    keys: &[f32],
+    scale: f32,
+    stride: usize,
+    out: &mut [f32],
+) {
     let head_dim = queries.len();
-    for (key, out) in keys.chunks_exact(head_dim).zip(out.chunks_mut(stride)) {
-        let queries = &queries[..head_dim];
-        let all = sum_of(eight_lanes(queries, key, 0), eight_lanes(queries, key, 1));
-        for (out, value) in out.iter_mut().zip(all) {
-            *out = value * scale;
+    let keys: [&[f32]; K] = std::array::from_fn(|key| &keys[key * head_dim..][..head_dim]);
+    let all = sum_of(eight_lanes(queries, &keys, 0), eight_lanes(queries, &keys, 1));
+    for key in 0..K {
+        if let Some(out) = out[key * stride..].first_chunk_mut::<LANES>() {
+            for i in 0..LANES {
+                out[i] = all[key][i] * scale;
+            }
         }
     }
 }
 
+/// Scaled inner products of sixteen queries with every key, the bits of [`super::dot`] each.
+///
+/// `queries` is `[head_dim][query]`, `keys` is `[kv_pos, head_dim]`; key `i` goes to `out[i * stride..][..16]`. Keys are
+/// taken in twos: each row of queries is read once for both, which is what bounds this otherwise.
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+pub(crate) fn dots(queries: &[[f32; LANES]], keys: &[f32], scale: f32, stride: usize, out: &mut [f32]) {
+    let head_dim = queries.len();
+    let mut pairs = keys.chunks_exact(2 * head_dim);
+    let mut out = out.chunks_mut(2 * stride);
+    for (pair, out) in pairs.by_ref().zip(out.by_ref()) {
+        dots_of::<2>(queries, pair, scale, stride, out);
+    }
+    if let (key @ [_, ..], Some(out)) = (pairs.remainder(), out.next()) {
+        dots_of::<1>(queries, key, scale, stride, out);
+    }
+}
+
 /// Widens `low` and `high`, `[lane]`, to what the rows hold. A lane with infinity or NaN gets an infinite `high`.
-#[multiversion(targets("x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
 pub(crate) fn extremes(rows: &[f32], low: &mut [f32], high: &mut [f32]) {
     let lanes = low.len();
     for (at, (low, high)) in
@@ -157,7 +188,7 @@ pub(crate) fn extremes(rows: &[f32], low: &mut [f32], high: &mut [f32]) {
 }
 
 /// Logits to weights in place; `tops` has the exponent of the largest logit, `[lane]`.
-#[multiversion(targets("x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
 pub(crate) fn exponentials(rows: &mut [f32], tops: &[u32]) {
     for row in rows.chunks_exact_mut(tops.len()) {
         for (values, tops) in row.as_chunks_mut::<LANES>().0.iter_mut().zip(tops.as_chunks::<LANES>().0) {
@@ -168,99 +199,215 @@ pub(crate) fn exponentials(rows: &mut [f32], tops: &[u32]) {
     }
 }
 
+/// Adds the rows `slots`, from their lane `first` on, to as many chunks of `out` as `C`; see [`sums`].
+#[inline(always)]
+fn sum_chunks<const C: usize>(
+    rows: &[f32],
+    lanes: usize,
+    first: usize,
+    slots: &[Pos],
+    out: &mut [[f64; LANES]],
+) {
+    for block in slots.chunks(BLOCK) {
+        let mut partial = [[0.0f32; LANES]; C];
+        for slot in block {
+            let from = slot.idx() * lanes + first;
+            // A key after every query of the rows has none.
+            let Some(row) = rows.get(from..from + C * LANES) else {
+                continue;
+            };
+            let row = row.as_chunks::<LANES>().0;
+            for c in 0..C {
+                add(&mut partial[c], &row[c]);
+            }
+        }
+        for c in 0..C {
+            for i in 0..LANES {
+                out[c][i] += f64::from(partial[c][i]);
+            }
+        }
+    }
+}
+
 /// Sums over the rows `slots` of the lanes from `first` on (a multiple of 16), as many as `out` has room for: blocks of 64
 /// rows in f32, one row after the other, then f64. A row has `lanes` lanes.
-#[multiversion(targets("x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
 pub(crate) fn sums(rows: &[f32], lanes: usize, first: usize, slots: &[Pos], out: &mut [f64]) {
-    for (at, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        *out = [0.0; LANES];
-        let at = first + at * LANES;
-        for block in slots.chunks(BLOCK) {
-            let mut partial = [0.0; LANES];
-            for slot in block {
-                let Some(row) = rows[slot.idx() * lanes + at..].first_chunk::<LANES>() else {
-                    continue;
-                };
-                add(&mut partial, row);
+    out.fill(0.0);
+    let (mut out, mut at) = (out.as_chunks_mut::<LANES>().0, first);
+    while !out.is_empty() {
+        // Chunks wait for their own additions only: three at once hide most of the waiting.
+        let width = match out.len() {
+            1 => {
+                sum_chunks::<1>(rows, lanes, at, slots, out);
+                1
             }
-            for i in 0..LANES {
-                out[i] += f64::from(partial[i]);
+            2 | 4 => {
+                sum_chunks::<2>(rows, lanes, at, slots, out);
+                2
             }
-        }
+            _ => {
+                sum_chunks::<3>(rows, lanes, at, slots, out);
+                3
+            }
+        };
+        out = &mut out[width..];
+        at += width * LANES;
     }
 }
 
-/// The product of each row of `slots` with `factors` (`[lane]` a tile), the tiles one after the other, folded as
-/// [`super::dot`] folds. `tiles` holds (rows, factors); `out` is `[slot]`.
-#[multiversion(targets("x86_64+avx2"))]
-pub(crate) fn products(tiles: &[(&[f32], &[f32])], slots: &[Pos], out: &mut [f32]) {
-    for (slot, out) in slots.iter().zip(out) {
-        let mut partial = [0.0; LANES];
-        for (rows, factors) in tiles {
-            let lanes = factors.len();
-            let row = &rows[slot.idx() * lanes..][..lanes];
-            for (row, factors) in row.as_chunks::<LANES>().0.iter().zip(factors.as_chunks::<LANES>().0) {
-                for i in 0..LANES {
-                    partial[i] += row[i] * factors[i];
-                }
-            }
-        }
-        *out = fold(partial);
-    }
+/// The lanes of a tile's rows that count, each with what it is multiplied by.
+#[derive(Clone, Debug)]
+pub(crate) struct Factors<'a> {
+    /// `[row, lane]`.
+    pub(crate) rows: &'a [f32],
+    /// Lanes of a row.
+    pub(crate) lanes: usize,
+    /// The first lane that counts, a multiple of 16.
+    pub(crate) first: usize,
+    /// What the lanes from there on are multiplied by; a multiple of 16 of them.
+    pub(crate) factors: Vec<f32>,
 }
 
-/// The channels `at..at + N` of the weighted sum over one block of tokens.
+/// The lanes of the product of one row with the factors, the tiles one after the other.
 #[inline(always)]
-fn mix_block<const N: usize>(
-    weights: &[f32],
+fn product(tiles: &[Factors<'_>], slot: Pos) -> [f32; LANES] {
+    let mut partial = [0.0; LANES];
+    for Factors { rows, lanes, first, factors } in tiles {
+        let row = &rows[slot.idx() * lanes + first..][..factors.len()];
+        for (row, factors) in row.as_chunks::<LANES>().0.iter().zip(factors.as_chunks::<LANES>().0) {
+            for i in 0..LANES {
+                partial[i] += row[i] * factors[i];
+            }
+        }
+    }
+    partial
+}
+
+/// The product of each row of `slots` with the factors, the tiles one after the other, folded as [`super::dot`] folds. `out`
+/// is `[slot]`.
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+pub(crate) fn products(tiles: &[Factors<'_>], slots: &[Pos], out: &mut [f32]) {
+    let (fours, rest) = slots.as_chunks::<4>();
+    let (out_fours, out_rest) = out.split_at_mut(4 * fours.len());
+    for (slots, out) in fours.iter().zip(out_fours.as_chunks_mut::<4>().0) {
+        // Four folds beside one another: lanes at the same place are added at once.
+        let mut quarters = [[0.0f32; 4]; 4];
+        for s in 0..4 {
+            let lanes = product(tiles, slots[s]);
+            for i in 0..4 {
+                quarters[s][i] = (lanes[i] + lanes[i + 8]) + (lanes[i + 4] + lanes[i + 12]);
+            }
+        }
+        for s in 0..4 {
+            out[s] = (quarters[s][0] + quarters[s][2]) + (quarters[s][1] + quarters[s][3]);
+        }
+    }
+    for (slot, out) in rest.iter().zip(out_rest) {
+        *out = fold(product(tiles, *slot));
+    }
+}
+
+/// The channels `at..at + N` of `M` weighted sums over one block of tokens.
+#[inline(always)]
+fn mix_block<const M: usize, const N: usize>(
+    weights: &[[f32; BLOCK]; M],
     values: &[f32],
-    head_dim: usize,
-    at: usize,
+    (head_dim, at): (usize, usize),
     block: &[Pos],
     out: &mut [f64],
 ) {
-    let mut partial = [0.0f32; N];
-    for (slot, weight) in block.iter().zip(weights) {
+    let mut partial = [[0.0f32; N]; M];
+    for (i, slot) in block.iter().enumerate() {
         let Some(value) = values[slot.idx() * head_dim + at..].first_chunk::<N>() else {
             continue;
         };
-        for i in 0..N {
-            partial[i] += weight * value[i];
+        for m in 0..M {
+            let weight = weights[m][i];
+            for c in 0..N {
+                partial[m][c] += weight * value[c];
+            }
         }
     }
-    for (out, partial) in out[at..].iter_mut().zip(partial) {
-        *out += f64::from(partial);
+    for m in 0..M {
+        let out = &mut out[m * head_dim + at..][..N];
+        for c in 0..N {
+            out[c] += f64::from(partial[m][c]);
+        }
     }
 }
 
-/// Sums of `values` (`[kv_pos, head_dim]`) over `slots`, weighted by one lane of the rows: blocks of 64 tokens in f32, one
-/// token after the other, then f64. `out` is `[head_dim]`.
-#[multiversion(targets("x86_64+avx2"))]
-pub(crate) fn mix(rows: &[f32], lanes: usize, lane: usize, values: &[f32], slots: &[Pos], out: &mut [f64]) {
-    let head_dim = out.len();
-    out.fill(0.0);
+/// [`mix`] of `M` lanes.
+#[inline(always)]
+fn mix_lanes<const M: usize>(
+    rows: &[f32],
+    (lanes, first): (usize, usize),
+    values: &[f32],
+    head_dim: usize,
+    slots: &[Pos],
+    out: &mut [f64],
+) {
     for block in slots.chunks(BLOCK) {
-        let mut weights = [0.0; BLOCK];
-        for (weight, slot) in weights.iter_mut().zip(block) {
-            *weight = rows[slot.idx() * lanes + lane];
+        let mut weights = [[0.0; BLOCK]; M];
+        for (i, slot) in block.iter().enumerate() {
+            let row = &rows[slot.idx() * lanes + first..][..M];
+            for m in 0..M {
+                weights[m][i] = row[m];
+            }
         }
         let mut at = 0;
         while at < head_dim {
-            match head_dim - at {
-                64.. => {
-                    mix_block::<64>(&weights, values, head_dim, at, block, out);
-                    at += 64;
+            let place = (head_dim, at);
+            at += match head_dim - at {
+                32.. => {
+                    mix_block::<M, 32>(&weights, values, place, block, out);
+                    32
                 }
                 16.. => {
-                    mix_block::<16>(&weights, values, head_dim, at, block, out);
-                    at += 16;
+                    mix_block::<M, 16>(&weights, values, place, block, out);
+                    16
                 }
                 _ => {
-                    mix_block::<1>(&weights, values, head_dim, at, block, out);
-                    at += 1;
+                    mix_block::<M, 1>(&weights, values, place, block, out);
+                    1
                 }
-            }
+            };
         }
+    }
+}
+
+/// Sums of `values` (`[kv_pos, head_dim]`) over `slots`, weighted by the lanes of the rows from `first` on, as many as `out`,
+/// `[lane, head_dim]`, has room for: blocks of 64 tokens in f32, one token after the other, then f64. A row has `lanes` lanes.
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+pub(crate) fn mix(
+    rows: &[f32],
+    (lanes, first): (usize, usize),
+    values: &[f32],
+    head_dim: usize,
+    slots: &[Pos],
+    out: &mut [f64],
+) {
+    out.fill(0.0);
+    let (mut out, mut lane) = (out, first);
+    while out.len() >= head_dim && head_dim > 0 {
+        // A value is read once for up to three lanes.
+        let place = (lanes, lane);
+        let width = match out.len() / head_dim {
+            1 => {
+                mix_lanes::<1>(rows, place, values, head_dim, slots, &mut out[..head_dim]);
+                1
+            }
+            2 | 4 => {
+                mix_lanes::<2>(rows, place, values, head_dim, slots, &mut out[..2 * head_dim]);
+                2
+            }
+            _ => {
+                mix_lanes::<3>(rows, place, values, head_dim, slots, &mut out[..3 * head_dim]);
+                3
+            }
+        };
+        out = &mut out[width * head_dim..];
+        lane += width;
     }
 }
 
@@ -277,6 +424,7 @@ mod tests {
     #[test]
     fn sixteen_products_at_once_have_the_bits_of_one() {
         for head_dim in [1, 8, 16, 20, 64, 80] {
+            // Two pairs of keys and one more.
             let keys: Vec<f32> = (0..5 * head_dim).map(value).collect();
             let queries: Vec<[f32; LANES]> =
                 (0..head_dim).map(|c| std::array::from_fn(|q| value(1000 + c * LANES + q))).collect();
@@ -287,6 +435,67 @@ mod tests {
                 let query: Vec<f32> = queries.iter().map(|row| row[query]).collect();
                 let expected = crate::num::dot(&query, &keys[key * head_dim..][..head_dim]) * 0.3;
                 assert_eq!(found.to_bits(), expected.to_bits(), "{head_dim} channels, {at}");
+            }
+        }
+    }
+
+    // Each lane by itself, in the order that is promised: whatever is worked out beside it must not show.
+    #[test]
+    fn sums_and_mixtures_have_the_bits_of_one_lane_alone() {
+        for (group, head_dim) in [(1, 8), (2, 20), (3, 64), (4, 16), (5, 33), (7, 64)] {
+            let lanes = group * LANES;
+            let rows: Vec<f32> = (0..150 * lanes).map(|i| value(i) + 3.0).collect();
+            let values: Vec<f32> = (0..150 * head_dim).map(|i| value(i + 77)).collect();
+            let slots: Vec<Pos> = (0..101u32).map(|i| Pos::new(i * 37 % 150)).collect();
+            let lane_sum = |lane: usize| {
+                slots.chunks(BLOCK).fold(0.0f64, |sum, block| {
+                    sum + f64::from(
+                        block.iter().fold(0.0f32, |sum, slot| sum + rows[slot.idx() * lanes + lane]),
+                    )
+                })
+            };
+            let mut found = vec![f64::NAN; lanes];
+            sums(&rows, lanes, 0, &slots, &mut found);
+            assert!(
+                (0..lanes).all(|lane| found[lane].to_bits() == lane_sum(lane).to_bits()),
+                "{group} chunks"
+            );
+            let mut found = vec![f64::NAN; group * head_dim];
+            let first = LANES - 1;
+            mix(&rows, (lanes, first.min(lanes - group)), &values, head_dim, &slots, &mut found);
+            for (at, found) in found.iter().enumerate() {
+                let (lane, channel) = (first.min(lanes - group) + at / head_dim, at % head_dim);
+                let expected = slots.chunks(BLOCK).fold(0.0f64, |sum, block| {
+                    let of = |slot: &Pos| {
+                        rows[slot.idx() * lanes + lane] * values[slot.idx() * head_dim + channel]
+                    };
+                    sum + f64::from(block.iter().fold(0.0f32, |sum, slot| sum + of(slot)))
+                });
+                assert_eq!(found.to_bits(), expected.to_bits(), "{group} lanes, {head_dim} channels, {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_have_the_bits_of_a_fold() {
+        let (lanes, first) = (48, 16);
+        let rows: Vec<f32> = (0..40 * lanes).map(value).collect();
+        let factors: Vec<f32> = (0..32).map(|i| value(i + 5)).collect();
+        let tile = Factors { rows: &rows, lanes, first, factors };
+        for count in [0u32, 1, 3, 4, 7, 40] {
+            let slots: Vec<Pos> = (0..count).map(|i| Pos::new(i * 7 % 40)).collect();
+            let mut found = vec![f32::NAN; slots.len()];
+            products(&[tile.clone(), tile.clone()], &slots, &mut found);
+            for (slot, found) in slots.iter().zip(&found) {
+                let row = &rows[slot.idx() * lanes + first..][..32];
+                let mut partial = [0.0f32; LANES];
+                for _ in 0..2 {
+                    row.iter()
+                        .zip(&tile.factors)
+                        .enumerate()
+                        .for_each(|(i, (x, f))| partial[i % LANES] += x * f);
+                }
+                assert_eq!(found.to_bits(), fold(partial).to_bits(), "{count} slots");
             }
         }
     }

@@ -106,8 +106,8 @@ impl Weights {
     clippy::cast_possible_truncation,
     reason = "windows and groups are small"
 )]
-pub(crate) fn mean_attention(
-    rows: &[&[f32]],
+pub(crate) fn mean_attention<'a>(
+    rows: &[&'a [f32]],
     queries: &Range<u32>,
     group: usize,
     slots: &[Pos],
@@ -116,22 +116,20 @@ pub(crate) fn mean_attention(
 ) {
     let lanes = group * TILE as usize;
     debug_assert_eq!(lanes % LANES, 0);
-    let mut totals = vec![0.0; lanes];
-    let factors: Vec<Vec<f32>> = tiles(queries)
-        .zip(rows)
-        .map(|(tile, rows)| {
-            rows::sums(rows, lanes, 0, slots, &mut totals);
-            let lane = |query: u32| query.saturating_sub(tile * TILE).min(TILE) as usize * group;
-            let (first, end) = (lane(queries.start), lane(queries.end));
-            let factor = |(lane, total): (usize, &f64)| {
-                let counts = (first..end).contains(&lane) && !(*total <= 0.0);
-                if counts { (1.0 / total) as f32 } else { 0.0 }
-            };
-            totals.iter().enumerate().map(factor).collect()
-        })
-        .collect();
-    let tiles: Vec<(&[f32], &[f32])> =
-        rows.iter().zip(&factors).map(|(rows, factors)| (*rows, factors.as_slice())).collect();
+    let factors_of = |(tile, rows): (u32, &&'a [f32])| {
+        let lane = |query: u32| query.saturating_sub(tile * TILE).min(TILE) as usize * group;
+        let counted = lane(queries.start)..lane(queries.end);
+        let first = counted.start / LANES * LANES;
+        let mut totals = vec![0.0; counted.end.next_multiple_of(LANES) - first];
+        rows::sums(rows, lanes, first, slots, &mut totals);
+        let factor = |(lane, total): (usize, &f64)| {
+            let counts = counted.contains(&(first + lane)) && !(*total <= 0.0);
+            if counts { (1.0 / total) as f32 } else { 0.0 }
+        };
+        let factors = totals.iter().enumerate().map(factor).collect();
+        rows::Factors { rows, lanes, first, factors }
+    };
+    let tiles: Vec<rows::Factors<'_>> = tiles(queries).zip(rows).map(factors_of).collect();
     out.clear();
     out.resize(scored, 0.0);
     rows::products(&tiles, &slots[..scored], out);

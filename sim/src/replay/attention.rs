@@ -6,16 +6,15 @@ use crate::policy::{HeadData, TILE};
 use crate::types::Pos;
 use std::ops::Range;
 
-/// Sums of the weights on `slots` of the lanes of `queries`, `[query, member]`; the queries lie in one tile.
-fn masses(head: &RecordedHead<'_>, queries: &Range<u32>, slots: &[Pos]) -> Vec<f64> {
+/// Sums of the weights on `slots` of the lanes of `queries`, with where they begin, `[query, member]`; the queries lie in one
+/// tile.
+fn masses(head: &RecordedHead<'_>, queries: &Range<u32>, slots: &[Pos]) -> (Vec<f64>, usize) {
     let (tile, group) = (head.tile(queries.start), head.group());
     let first = (queries.start % TILE) as usize * group;
     let aligned = first / LANES * LANES;
-    let wanted = first - aligned..first - aligned + queries.len() * group;
-    let mut masses = vec![0.0; wanted.end.next_multiple_of(LANES)];
+    let mut masses = vec![0.0; (first - aligned + queries.len() * group).next_multiple_of(LANES)];
     rows::sums(tile.rows(), tile.lanes(), aligned, slots, &mut masses);
-    masses.truncate(wanted.end);
-    masses.split_off(wanted.start)
+    (masses, first - aligned)
 }
 
 /// Share of the full-cache attention that falls on `resident`, summed over the query heads of the group, for each query of
@@ -24,20 +23,21 @@ pub(super) fn recall(
     head: &RecordedHead<'_>,
     queries: Range<u32>,
     resident: &[Pos],
-) -> impl Iterator<Item = f64> + use<> {
+) -> impl Iterator<Item = f64> {
     let (tile, group) = (head.tile(queries.start), head.group());
     let first = (queries.start % TILE) as usize * group;
-    let masses = masses(head, &queries, resident);
-    let shares: Vec<f64> =
-        masses.iter().zip(&tile.totals()[first..]).map(|(mass, total)| mass / total).collect();
-    (0..queries.len())
-        .map(move |at| shares[at * group..(at + 1) * group].iter().fold(0.0, |sum, share| sum + share))
+    let (masses, from) = masses(head, &queries, resident);
+    (0..queries.len()).map(move |at| {
+        let lanes = at * group..(at + 1) * group;
+        lanes.fold(0.0, |sum, lane| sum + masses[from + lane] / tile.totals()[first + lane])
+    })
 }
 
 /// As [`recall`], of one query head at one query.
 pub(super) fn recall_of_member(head: &RecordedHead<'_>, query: u32, member: usize, resident: &[Pos]) -> f64 {
     let lane = (query % TILE) as usize * head.group() + member;
-    masses(head, &(query..query + 1), resident)[member] / head.tile(query).totals()[lane]
+    let (masses, from) = masses(head, &(query..query + 1), resident);
+    masses[from + member] / head.tile(query).totals()[lane]
 }
 
 /// Attention outputs of the query at `query` over `slots`, softmax over them, `[member, head_dim]`. Zeros where they have no
@@ -45,11 +45,12 @@ pub(super) fn recall_of_member(head: &RecordedHead<'_>, query: u32, member: usiz
 pub(super) fn output(head: &RecordedHead<'_>, query: u32, slots: &[Pos]) -> Vec<f64> {
     let (tile, group) = (head.tile(query), head.group());
     let (first, head_dim) = ((query % TILE) as usize * group, head.head_dim());
-    let masses = masses(head, &(query..query + 1), slots);
+    let (masses, from) = masses(head, &(query..query + 1), slots);
     let mut outputs = vec![0.0; group * head_dim];
+    rows::mix(tile.rows(), (tile.lanes(), first), head.values(), head_dim, slots, &mut outputs);
     for (member, output) in outputs.chunks_exact_mut(head_dim).enumerate() {
-        rows::mix(tile.rows(), tile.lanes(), first + member, head.values(), slots, output);
-        let renormalise = if masses[member] > 0.0 { 1.0 / masses[member] } else { 0.0 };
+        let mass = masses[from + member];
+        let renormalise = if mass > 0.0 { 1.0 / mass } else { 0.0 };
         output.iter_mut().for_each(|x| *x *= renormalise);
     }
     outputs

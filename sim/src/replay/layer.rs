@@ -240,6 +240,7 @@ fn evict(
     agenda: &Agenda,
     outcomes: &mut [Result<LayerOutcome, PolicyError>],
 ) {
+    let kv_heads = heads.len();
     for (head, kv_head) in heads.iter_mut().zip(agenda.shape.kv_head_ids()) {
         let of_cell = |cell: &usize| {
             let outcome = outcomes[*cell].as_ref().ok()?;
@@ -259,7 +260,11 @@ fn evict(
                     outcome.ties += u64::from(tied);
                     match outcome.evictions.last_mut() {
                         Some(eviction) if eviction.seen == seen => eviction.heads.push(set),
-                        _ => outcome.evictions.push(LayerEviction { seen, heads: vec![set] }),
+                        _ => {
+                            let mut heads = Vec::with_capacity(kv_heads);
+                            heads.push(set);
+                            outcome.evictions.push(LayerEviction { seen, heads });
+                        }
                     }
                 }
                 Err(error) => outcomes[decision.cell] = Err(error),

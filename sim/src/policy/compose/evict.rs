@@ -217,8 +217,11 @@ impl Stack {
         let recent = (self.knobs.recent as usize).min(head.resident.len());
         let mut view = self.view(head, recent, peers);
         let draws = Draws::new(seed, head.at);
-        let is_sink = |slot: &usize| view.scored()[*slot].get() < self.knobs.sinks;
-        let (sinks, mut choice): (Vec<usize>, Vec<usize>) = (0..view.scored().len()).partition(is_sink);
+        let mut sinks = Vec::with_capacity((self.knobs.sinks as usize).min(view.scored().len()));
+        let mut choice = Vec::with_capacity(view.scored().len());
+        for (slot, pos) in view.scored().iter().enumerate() {
+            if pos.get() < self.knobs.sinks { sinks.push(slot) } else { choice.push(slot) }
+        }
         let room = (head.capacity as usize).saturating_sub(recent + sinks.len());
         let room = room.max(usize::from(recent + sinks.len() == 0)).min(choice.len());
 
@@ -281,15 +284,22 @@ impl Stack {
             return Err(PolicyError::Contract { policy, rule: "as many tokens as there is room for" });
         }
         let (scored, resident) = (view.scored(), head.resident);
-        let mut tokens: Vec<(Pos, Reason)> = Vec::with_capacity(head.capacity as usize);
-        tokens.extend(sinks.iter().map(|&slot| (scored[slot], Reason::Sink)));
-        tokens.extend(reserved.iter().map(|&slot| (scored[slot], Reason::Reserved)));
-        tokens.extend(selection.slots.iter().map(|&slot| (scored[slot], Reason::Selected)));
-        if self.order == KeepOrder::Position {
-            tokens.sort_unstable();
+        let chosen =
+            [(&sinks, Reason::Sink), (&reserved, Reason::Reserved), (&selection.slots, Reason::Selected)];
+        // Room for what is stored until the next eviction, too: the list grows on.
+        let (mut kept, mut reasons) =
+            (Vec::with_capacity(resident.len()), Vec::with_capacity(resident.len()));
+        for (slots, reason) in chosen {
+            kept.extend(slots.iter().map(|&slot| scored[slot]));
+            reasons.resize(kept.len(), reason);
         }
-        tokens.extend(resident[resident.len() - recent..].iter().map(|&pos| (pos, Reason::Recent)));
-        let (kept, reasons) = tokens.into_iter().unzip();
+        if self.order == KeepOrder::Position {
+            let mut tokens: Vec<(Pos, Reason)> = kept.drain(..).zip(reasons.drain(..)).collect();
+            tokens.sort_unstable();
+            (kept, reasons) = tokens.into_iter().unzip();
+        }
+        kept.extend_from_slice(&resident[resident.len() - recent..]);
+        reasons.resize(kept.len(), Reason::Recent);
         Ok(Eviction { kept, reasons, tied: selection.tied })
     }
 }
@@ -302,6 +312,9 @@ pub(super) fn check_choice(
     count: usize,
     slots: usize,
 ) -> Result<(), PolicyError> {
+    if proposed.is_empty() {
+        return Ok(());
+    }
     let mut is_free = vec![false; slots];
     choice.iter().for_each(|slot| is_free[*slot] = true);
     for slot in proposed {
@@ -319,11 +332,12 @@ pub(super) fn check_choice(
     Ok(())
 }
 
+/// Takes `taken` out of `choice`; both are slots.
 pub(super) fn take_out(choice: &mut Vec<usize>, taken: &[usize]) {
-    if taken.is_empty() {
+    let Some(last) = taken.iter().max() else {
         return;
-    }
-    let mut taken = taken.to_vec();
-    taken.sort_unstable();
-    choice.retain(|slot| taken.binary_search(slot).is_err());
+    };
+    let mut is_taken = vec![false; last + 1];
+    taken.iter().for_each(|slot| is_taken[*slot] = true);
+    choice.retain(|slot| !is_taken.get(*slot).is_some_and(|taken| *taken));
 }

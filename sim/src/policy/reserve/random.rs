@@ -4,9 +4,8 @@
 //! layer, KV head, eviction, position). Needs: positions. Cost: O(n).
 
 use super::Reserve;
-use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::select::slots_of;
+use crate::policy::select::best;
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
 
 /// Identity and capabilities.
@@ -77,8 +76,8 @@ impl Reserve for Random {
             let mut stream = draws.of_head(PART);
             (0..seen).map(|_| stream.uniform() as f32).collect()
         });
-        let drawn = choice.iter().map(|&slot| (uniform[scored[slot].idx()], scored[slot].get())).collect();
-        Ok(slots_of(view, choice, &num::top(drawn, count)))
+        let drawn = choice.iter().map(|&slot| uniform[scored[slot].idx()]);
+        Ok(best(view, drawn, choice, count).slots)
     }
 
     fn params(&self) -> serde_json::Value {

@@ -7,9 +7,8 @@
 //! Cost: O(n · head_dim), once a token if the data source remembers ranges.
 
 use super::Reserve;
-use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::select::slots_of;
+use crate::policy::select::best;
 use crate::policy::{
     Draws, Entry, Family, HeadView, Law, Magnitude, Needs, PolicyError, PolicySpec, Randomness,
 };
@@ -97,10 +96,9 @@ impl Reserve for ValueMagnitude {
                     pos: scored[slot],
                 });
             }
-            widths.push((width, scored[slot].get()));
+            widths.push(width);
         }
-        // Positions break ties.
-        Ok(slots_of(view, choice, &num::top(widths, count)))
+        Ok(best(view, widths.into_iter(), choice, count).slots)
     }
 
     fn reason(&self) -> &'static str {

@@ -49,20 +49,14 @@ pub trait Select: std::fmt::Debug + Send + Sync {
 }
 
 /// The `count` best of `choice` by `keys` (one for each of `choice`), earlier positions first among equals.
-fn best(view: &HeadView<'_>, keys: &[f32], choice: &[usize], count: usize) -> Selection {
+pub(super) fn best(
+    view: &HeadView<'_>,
+    keys: impl Iterator<Item = f32>,
+    choice: &[usize],
+    count: usize,
+) -> Selection {
     let scored = view.scored();
-    let all: Vec<(f32, u32)> =
-        keys.iter().zip(choice).map(|(&key, &slot)| (key, scored[slot].get())).collect();
-    let kept = crate::num::top(all, count);
-    let boundary = kept.last().map(|last| last.0);
-    let at_least = boundary.map_or(0, |b| keys.iter().filter(|key| key.total_cmp(&b).is_ge()).count());
-    Selection { slots: slots_of(view, choice, &kept), tied: at_least > count }
-}
-
-/// The slots of `kept` = (score, position), all of which are in `choice`.
-pub(super) fn slots_of(view: &HeadView<'_>, choice: &[usize], kept: &[(f32, u32)]) -> Vec<usize> {
-    let scored = view.scored();
-    let mut slot_of = vec![0; choice.iter().map(|&slot| scored[slot].idx() + 1).max().unwrap_or(0)];
-    choice.iter().for_each(|&slot| slot_of[scored[slot].idx()] = slot);
-    kept.iter().map(|(_, pos)| slot_of[*pos as usize]).collect()
+    let (mut slots, tied) = crate::num::top_places(keys, count, |at| scored[choice[at]].get());
+    slots.iter_mut().for_each(|at| *at = choice[*at]);
+    Selection { slots, tied }
 }

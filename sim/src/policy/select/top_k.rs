@@ -44,8 +44,7 @@ impl Select for TopK {
         count: usize,
         _draws: &Draws,
     ) -> Result<Selection, PolicyError> {
-        let keys: Vec<f32> = choice.iter().map(|&slot| scores[slot]).collect();
-        Ok(best(view, &keys, choice, count))
+        Ok(best(view, choice.iter().map(|&slot| scores[slot]), choice, count))
     }
 
     fn params(&self) -> serde_json::Value {

@@ -91,7 +91,7 @@ impl Select for WeightedSample {
             .map(|&slot| sampling_key(scores[slot], self.params.exponent, ln_e[scored[slot].idx()]))
             .collect();
         let positive = keys.iter().filter(|key| key.is_finite()).count();
-        let mut selection = best(view, &keys, choice, count.min(positive));
+        let mut selection = best(view, keys.iter().copied(), choice, count.min(positive));
         if count > positive {
             let mut rest: Vec<usize> =
                 choice.iter().zip(&keys).filter(|(_, key)| !key.is_finite()).map(|(&slot, _)| slot).collect();
