@@ -4,6 +4,7 @@
 use super::{outcomes, positions};
 use crate::support::{naive, synth};
 use kvlab_sim::contract::{self, Options, PlainHead};
+use kvlab_sim::policy::attend::gate_file::Gates;
 use kvlab_sim::policy::attend::seer_gate::{self, GateWeights, SeerGate};
 use kvlab_sim::policy::compose::{Knobs, Part, Places, Stack, StackSpec};
 use kvlab_sim::policy::{HeadData, PolicyError, RawParams, registry};
@@ -15,6 +16,7 @@ use kvlab_sim::trace::{KeyState, RopeInfo, TraceSource};
 use kvlab_sim::types::{KvHead, LayerIdx, Pos};
 use ndarray::Array3;
 use proptest::prelude::*;
+use safetensors::tensor::{Dtype, TensorView};
 
 const KNOBS: Knobs = Knobs { capacity: 16, recent: 4, sinks: 2, period: 4, window: 4 };
 
@@ -351,23 +353,155 @@ fn combinations_that_cannot_work_are_refused_by_name() {
     assert!(gate.unwrap_err().to_string().contains("trained gate"));
 }
 
-/// With weights from code, the gate runs: one that looks at the mean key as the query does chooses the blocks it prefers.
-#[test]
-fn a_gate_with_weights_replays() {
-    let trace = synth::fixed();
+const INV_FREQ: [f64; 4] = [1.0, 0.3, 0.09, 0.02];
+
+fn rope() -> Rope {
     let info = RopeInfo {
         style: "rotate-half".to_owned(),
         theta: 10_000.0,
         scaling: None,
         keys: KeyState::PostRope,
-        inv_freq: Some(vec![1.0, 0.3, 0.09, 0.02]),
+        inv_freq: Some(INV_FREQ.to_vec()),
         attention_scaling: None,
     };
-    let rope = Rope::new(&info).unwrap();
+    Rope::new(&info).unwrap()
+}
+
+/// Numbers that look drawn, in [-1, 1).
+fn numbers(count: usize, salt: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + salt * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+/// A gate from a file, with norms: blocks by the definition written down once more in f64, recall over the tokens in them.
+#[test]
+fn a_gate_from_a_file_replays_as_its_naive_twin() {
+    let trace = synth::fixed();
+    let (heads, group, dim, width) = (2, 2, 8, 5);
+    let tensors = [
+        ("attngate_linear_q.weight", vec![heads, group, dim, width], numbers(heads * group * dim * width, 1)),
+        ("attngate_linear_k.weight", vec![heads, 3 * dim, width], numbers(heads * 3 * dim * width, 2)),
+        ("attngate_qnorm.weight", vec![width], numbers(width, 3)),
+        ("attngate_knorm.weight", vec![width], numbers(width, 4)),
+    ];
+    let bytes: Vec<Vec<u8>> =
+        tensors.iter().map(|(_, _, x)| x.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap();
+        (format!("model.layers.0.self_attn.attn_gate.{name}"), view)
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), safetensors::serialize(views, None).unwrap()).unwrap();
+
+    let (block, blocks) = (4, 3);
+    let params = serde_json::json!({ "tokens": block * blocks, "block": block, "weights": file.path() });
+    let entry = registry::composition("seer-gate").unwrap();
+    let stack = entry.stack(&KNOBS, &RawParams::from_params(&params).unwrap()).unwrap();
+    let told = stack.params().to_string();
+    assert!(told.contains("sha256") && !told.contains(&*file.path().to_string_lossy()), "{told}");
+    let rope = rope();
+    let found = replay(&trace, &LayerModel { rope: Some(&rope), w_o: None }, &stack, EVERY_STEP).unwrap();
+
+    let unrotated = |x: &[f32], pos: usize| -> Vec<f64> {
+        let half = dim / 2;
+        let turn = |i: usize| (INV_FREQ[i % half] * pos as f64).sin_cos();
+        (0..dim)
+            .map(|i| {
+                let (sin, cos) = turn(i);
+                let other = f64::from(x[(i + half) % dim]);
+                f64::from(x[i]) * cos + if i < half { other * sin } else { -other * sin }
+            })
+            .collect()
+    };
+    let projected = |x: &[f64], matrix: &[f32]| -> Vec<f64> {
+        (0..width)
+            .map(|g| x.iter().enumerate().map(|(c, x)| x * f64::from(matrix[c * width + g])).sum())
+            .collect()
+    };
+    let normed = |x: Vec<f64>, weights: &[f32]| -> Vec<f64> {
+        let rms = (x.iter().map(|x| x * x).sum::<f64>() / width as f64 + 1e-6).sqrt();
+        x.iter().zip(weights).map(|(x, w)| x / rms * f64::from(*w)).collect()
+    };
+    let meta = &trace.sequences()[0];
+    let mut attended = 0;
+    for (step, t) in (meta.prompt_len as usize..meta.len as usize).enumerate() {
+        let mut expected = 0.0;
+        for (h, head) in self::heads(&trace).iter().enumerate() {
+            let mut query = vec![0.0; width];
+            for m in 0..group {
+                let matrix = &tensors[0].2[(h * group + m) * dim * width..][..dim * width];
+                let one = projected(&unrotated(&head.queries[m][t], t), matrix);
+                query.iter_mut().zip(one).for_each(|(sum, x)| *sum += x);
+            }
+            let query = normed(query, &tensors[2].2);
+            let all: Vec<usize> = (0..=t).collect();
+            let mut scored: Vec<(f64, &[usize])> = all
+                .chunks(block)
+                .map(|tokens| {
+                    let keys: Vec<Vec<f64>> = tokens.iter().map(|&i| unrotated(&head.keys[i], i)).collect();
+                    let over = |join: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
+                        (0..dim).map(|c| keys.iter().map(|key| key[c]).reduce(join).unwrap()).collect()
+                    };
+                    let mean = over(&|a, b| a + b).into_iter().map(|x| x / keys.len() as f64);
+                    let pooled: Vec<f64> =
+                        over(&f64::max).into_iter().chain(over(&f64::min)).chain(mean).collect();
+                    let matrix = &tensors[1].2[h * 3 * dim * width..][..3 * dim * width];
+                    let key = normed(projected(&pooled, matrix), &tensors[3].2);
+                    (query.iter().zip(&key).map(|(q, k)| q * k).sum(), tokens)
+                })
+                .collect();
+            let (_, last) = scored.pop().unwrap();
+            scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let chosen: Vec<usize> =
+                scored.iter().take(blocks).flat_map(|(_, tokens)| *tokens).chain(last).copied().collect();
+            attended += (chosen.len() * group) as u64;
+            for full in naive::attention(head, t) {
+                expected += chosen.iter().map(|&i| full[i]).sum::<f64>();
+            }
+        }
+        assert!(
+            (found.recall[step] - expected).abs() < 1e-4,
+            "step {step}: {} {expected}",
+            found.recall[step]
+        );
+    }
+    assert_eq!(found.reading.unwrap().attended, attended);
+}
+
+/// A gate that does not fit the model says what both are.
+#[test]
+fn a_gate_of_another_model_is_refused_with_the_numbers() {
+    let trace = synth::fixed();
+    let rope = rope();
+    let model = LayerModel { rope: Some(&rope), w_o: None };
+    let gate = |members: usize, heads: usize| {
+        let one = GateWeights {
+            query: vec![vec![0.5; 2 * 8]; members],
+            key: vec![0.5; 2 * 24],
+            gate_dim: 2,
+            ..GateWeights::default()
+        };
+        let params = seer_gate::Params { tokens: Some(8), block: 4, weights: None };
+        let gates = Gates::of_layers(vec![vec![one; heads]]);
+        let stack = Stack::checked(StackSpec::keeping_all("gate", KNOBS).unwrap()).unwrap();
+        stack.attending(Box::new(SeerGate::new(params, gates).unwrap())).unwrap()
+    };
+    let refused = |stack: &Stack| replay(&trace, &model, stack, EVERY_STEP).unwrap_err().to_string();
+    let found = refused(&gate(3, 2));
+    assert!(found.contains("3 query heads") && found.contains("2 of 8"), "{found}");
+    let found = refused(&gate(2, 1));
+    assert!(found.contains("KV head 1") && found.contains("1 layers of 1"), "{found}");
+}
+
+/// With weights from code, the gate runs: one that looks at the mean key as the query does chooses the blocks it prefers.
+#[test]
+fn a_gate_with_weights_replays() {
+    let trace = synth::fixed();
+    let rope = rope();
     let identity: Vec<f32> = (0..64).map(|i| if i / 8 == i % 8 { 1.0 } else { 0.0 }).collect();
     let key: Vec<f32> = (0..8 * 24).map(|i| if i % 24 == 16 + i / 24 { 1.0 } else { 0.0 }).collect();
-    let weights = GateWeights { query: vec![identity; 2], key, gate_dim: 8 };
-    let params = seer_gate::Params { tokens: Some(8), block: 4 };
+    let gate = GateWeights { query: vec![identity; 2], key, gate_dim: 8, ..GateWeights::default() };
+    let params = seer_gate::Params { tokens: Some(8), block: 4, weights: None };
+    let weights = Gates::of_layers(vec![vec![gate; 2]]);
     let stack = Stack::checked(StackSpec::keeping_all("gate", KNOBS).unwrap())
         .unwrap()
         .attending(Box::new(SeerGate::new(params, weights).unwrap()))

@@ -4,6 +4,7 @@
 //! slots, so they are runs of positions where nothing was evicted.
 
 pub mod full;
+pub mod gate_file;
 pub mod oracle_block;
 pub mod oracle_top_k;
 pub mod quest;

@@ -3,16 +3,19 @@
 //! The queries of a group, before their rotation, are multiplied by learned matrices and summed; the keys of a block, before
 //! their rotation, are pooled by maximum, minimum and mean and multiplied by another. The product of both over √gate_dim decides:
 //! so many blocks as fit, and the last block always. Paper: Gao et al. 2025, "SeerAttention-R" (arXiv 2506.08889); code
-//! microsoft/SeerAttention `seer_attn/decode_sparse/attn_gate_inf.py`. Differs: no rotation and no norm after the projection;
-//! blocks are chosen by rank only, not by threshold. Needs: q, k, the rotary frequencies and the gate's weights, which no
-//! trace holds: a scenario that asks for it is refused, and code can give them to [`SeerGate::new`]. Without them
-//! `oracle-block` is the bound and `quest` the untrained stand-in. Cost: O(n · head_dim + blocks · gate_dim) a step.
+//! microsoft/SeerAttention `seer_attn/decode_sparse/attn_gate_inf.py`. Differs: no rotation after the projection, so a gate
+//! that was trained with one scores other than there; blocks are chosen by rank only, not by threshold, and the last block
+//! is one more than the others. Needs: q, k, the rotary frequencies and the gate's weights, in a file that `weights` names
+//! ([`gate_file`](super::gate_file) says what is in it). Without them `oracle-block` is the bound and `quest` the untrained
+//! stand-in. Cost: O(n · head_dim + blocks · gate_dim) a step.
 
+use super::gate_file::Gates;
 use super::{Attend, AttendView, Attended, at_least_one, slots_of_blocks, tokens_or_budget};
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Entry, Family, Law, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{At, Entry, Family, Needs, PolicyError, PolicySpec, Randomness};
 use crate::types::{LayerIdx, Pos};
+use std::path::Path;
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -22,32 +25,40 @@ pub const SPEC: PolicySpec = PolicySpec {
     citation: "Gao et al. 2025, arXiv 2506.08889; microsoft/SeerAttention seer_attn/decode_sparse/attn_gate_inf.py",
     needs: Needs::QK.and(Needs::ROPE),
     randomness: Randomness::Deterministic,
-    laws: &[Law::HeadSymmetric],
+    // Not symmetric in heads: each has a gate of its own.
+    laws: &[],
 };
 
-/// Registry line. It always refuses: a scenario has no place for weights.
+/// Registry line.
 pub const ENTRY: Entry<dyn Attend> = Entry {
     spec: &SPEC,
     build: |raw| {
-        raw.parse::<Params>(SPEC.id)?;
-        let reason = "it needs the weights of a trained gate, which no trace holds; `oracle-block` bounds it and `quest` is \
-                      the untrained stand-in"
-            .to_owned();
-        Err(PolicyError::Refused { policy: SPEC.id, reason })
+        let params: Params = raw.parse(SPEC.id)?;
+        let refused = |reason| PolicyError::Refused { policy: SPEC.id, reason };
+        let Some(path) = &params.weights else {
+            let reason = "it needs the weights of a trained gate, which no trace holds: `weights` names their file; without \
+                          one, `oracle-block` bounds it and `quest` is the untrained stand-in";
+            return Err(refused(reason.to_owned()));
+        };
+        let gates = Gates::load(Path::new(path)).map_err(|error| refused(error.to_string()))?;
+        Ok(Box::new(SeerGate::new(params, gates)?))
     },
     defaults: defaults::<Params>,
     docs: Params::DOCS,
 };
 
 params! {
+    owned;
     /// Tokens attended to: so many blocks as fit, at least one, and the last block beside them; null: the budget.
     tokens: Option<u32> = None,
     /// Slots a block.
     block: u32 = 64,
+    /// Safetensors file with the gate of each layer, as SeerAttention-R saves them; from where the command is run.
+    weights: Option<String> = None,
 }
 
-/// The gate of one layer, the same for all its KV heads or one that knows its head.
-#[derive(Clone, Debug, PartialEq)]
+/// The gate of one KV head of one layer.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct GateWeights {
     /// For each query head of the group, `[member]`, a matrix `[gate_dim, head_dim]` flattened.
     pub query: Vec<Vec<f32>>,
@@ -55,32 +66,72 @@ pub struct GateWeights {
     pub key: Vec<f32>,
     /// Rows of both.
     pub gate_dim: usize,
+    /// Weights of the RMS norm of projected queries, `[gate_dim]`; empty for no norm.
+    pub query_norm: Vec<f32>,
+    /// The same of projected keys.
+    pub key_norm: Vec<f32>,
 }
 
-/// A gate with its weights.
+/// Added to the mean square in both norms.
+const NORM_EPSILON: f32 = 1e-6;
+
+impl GateWeights {
+    fn project(&self, matrix: &[f32], vector: &[f32]) -> Vec<f32> {
+        matrix.chunks_exact(vector.len()).take(self.gate_dim).map(|row| num::dot(row, vector)).collect()
+    }
+}
+
+/// Root-mean-square norm in place; nothing without weights.
+#[expect(clippy::cast_precision_loss, reason = "gates are narrow")]
+fn normalise(vector: &mut [f32], weights: &[f32]) {
+    if weights.is_empty() {
+        return;
+    }
+    let mean_square = num::dot(vector, vector) / vector.len() as f32;
+    let factor = 1.0 / (mean_square + NORM_EPSILON).sqrt();
+    vector.iter_mut().zip(weights).for_each(|(x, weight)| *x *= factor * weight);
+}
+
+/// Gates with their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeerGate {
     params: Params,
-    weights: GateWeights,
+    gates: Gates,
 }
 
 impl SeerGate {
-    /// A gate with these weights.
+    /// Gates with these weights, whatever file `params` name.
     ///
     /// # Errors
     /// When a parameter is 0.
-    pub fn new(params: Params, weights: GateWeights) -> Result<Self, PolicyError> {
+    pub fn new(params: Params, gates: Gates) -> Result<Self, PolicyError> {
         at_least_one(SPEC.id, "block", params.block)?;
         tokens_or_budget(SPEC.id, params.tokens)?;
-        Ok(Self { params, weights })
+        Ok(Self { params, gates })
     }
 
-    fn project(&self, matrix: &[f32], vector: &[f32]) -> Vec<f32> {
-        matrix
-            .chunks_exact(vector.len())
-            .take(self.weights.gate_dim)
-            .map(|row| num::dot(row, vector))
-            .collect()
+    /// The gate of a head whose query heads are `group` and whose vectors have `head_dim` channels.
+    fn gate(&self, at: At, group: usize, head_dim: usize) -> Result<&GateWeights, PolicyError> {
+        let refused = |reason| PolicyError::Refused { policy: SPEC.id, reason };
+        let gate = self.gates.of(at.layer, at.head).ok_or_else(|| {
+            refused(format!(
+                "there is no gate for layer {}, KV head {}; there are {}",
+                at.layer.get(),
+                at.head.get(),
+                self.gates.extent()
+            ))
+        })?;
+        let fits = gate.query.len() == group
+            && gate.query.iter().all(|matrix| matrix.len() == gate.gate_dim * head_dim)
+            && gate.key.len() == 3 * gate.gate_dim * head_dim;
+        if !fits {
+            let channels = gate.query.first().map_or(0, Vec::len) / gate.gate_dim.max(1);
+            return Err(refused(format!(
+                "the gate is for {} query heads a KV head of {channels} channels, the model has {group} of {head_dim}",
+                gate.query.len()
+            )));
+        }
+        Ok(gate)
     }
 }
 
@@ -109,24 +160,24 @@ impl Attend for SeerGate {
         let what = "the rotary frequencies of the model";
         let rope = view.data.rope().ok_or(PolicyError::Missing { policy: SPEC.id, what })?;
         let group = view.data.group();
-        if self.weights.query.len() != group {
-            let reason = format!("the gate has {} query heads, the group {group}", self.weights.query.len());
-            return Err(PolicyError::Refused { policy: SPEC.id, reason });
-        }
-        let mut query = vec![0.0; self.weights.gate_dim];
-        for (member, matrix) in self.weights.query.iter().enumerate() {
+        let gate = self.gate(view.at, group, view.data.key(view.query).len())?;
+        let mut query = vec![0.0; gate.gate_dim];
+        for (member, matrix) in gate.query.iter().enumerate() {
             let plain = rope.unrotated(view.data.query(member, view.query), view.query);
-            num::add_scaled(&mut query, 1.0, &self.project(matrix, &plain));
+            num::add_scaled(&mut query, 1.0, &gate.project(matrix, &plain));
         }
+        normalise(&mut query, &gate.query_norm);
         let block = self.params.block as usize;
-        let scale = 1.0 / (self.weights.gate_dim as f32).sqrt();
+        let scale = 1.0 / (gate.gate_dim as f32).sqrt();
         let mut scores: Vec<f32> = view
             .resident
             .chunks(block)
             .map(|tokens| {
                 let plain = |&pos: &Pos| rope.unrotated(view.data.key(pos), pos);
                 let keys: Vec<Vec<f32>> = tokens.iter().map(plain).collect();
-                num::dot(&query, &self.project(&self.weights.key, &pooled(&keys))) * scale
+                let mut key = gate.project(&gate.key, &pooled(&keys));
+                normalise(&mut key, &gate.key_norm);
+                num::dot(&query, &key) * scale
             })
             .collect();
         // The last block always: its tokens are the newest.
@@ -144,11 +195,16 @@ impl Attend for SeerGate {
     }
 
     fn metadata_scalars(&self, _layer: LayerIdx, resident: usize, _head_dim: usize) -> usize {
-        resident / self.params.block as usize * self.weights.gate_dim
+        resident / self.params.block as usize * self.gates.gate_dim()
     }
 
     fn params(&self) -> serde_json::Value {
-        as_json(&self.params)
+        let mut params = as_json(&self.params);
+        if let (Some(params), Some(digest)) = (params.as_object_mut(), self.gates.digest()) {
+            // What was read counts, not where it lay.
+            params.insert("weights".to_owned(), format!("sha256 {digest}").into());
+        }
+        params
     }
 }
 

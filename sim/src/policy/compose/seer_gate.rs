@@ -1,5 +1,5 @@
 //! SeerAttention-R: everything is kept, a trained gate chooses the blocks. Refused without the gate's weights; code that
-//! has them builds the stack with [`Stack::attending`](super::Stack::attending).
+//! has them in memory builds the stack with [`Stack::attending`](super::Stack::attending).
 
 use super::{CompositionEntry, Knobs, Part, StackSpec};
 use crate::policy::attend::seer_gate;
@@ -22,14 +22,17 @@ pub const ENTRY: CompositionEntry =
     CompositionEntry { spec: &SPEC, build, defaults: defaults::<Params>, docs: Params::DOCS };
 
 params! {
+    owned;
     /// Tokens attended to: so many blocks as fit, at least one, and the last block beside them; null: the budget.
     tokens: Option<u32> = None,
     /// Slots a block.
     block: u32 = 64,
+    /// Safetensors file with the gate of each layer, as SeerAttention-R saves them; from where the command is run.
+    weights: Option<String> = None,
 }
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
-    let Params { tokens, block } = raw.parse(SPEC.id)?;
-    let attend = Part::with("seer-gate", &seer_gate::Params { tokens, block })?;
+    let Params { tokens, block, weights } = raw.parse(SPEC.id)?;
+    let attend = Part::with("seer-gate", &seer_gate::Params { tokens, block, weights })?;
     Ok(StackSpec { attend, ..StackSpec::keeping_all(SPEC.id, *knobs)? })
 }
