@@ -186,6 +186,67 @@ fn arms_are_compared_by_problem_and_seeds_make_cells() {
     assert_eq!(results.more("phases").unwrap().rows(), 48);
 }
 
+/// A speed-up over any arm is the ratio of both arms' times, and over the baseline that of its column.
+#[test]
+fn speed_ups_over_several_arms_stand_in_a_table() {
+    let plain = run(&scenario("{kind: unit}"), problems()).unwrap();
+    assert!(plain.more("speedups").is_none());
+    let text_of =
+        scenario("{kind: unit}").replace("baseline: no-kv", "baseline: no-kv\n  against: [exact, always]");
+    let results = run(&text_of, problems()).unwrap();
+    let table = results.more("speedups").unwrap();
+    assert_eq!(table.rows(), 3 * STACKS.len());
+    let arms: Vec<(String, usize)> =
+        pairs(&results).into_iter().map(|(label, arm, _)| (label, arm)).collect();
+    let nanos = |wanted: &str| {
+        let (_, arm) = arms.iter().find(|(label, _)| label == wanted).unwrap();
+        int(&results, "serve_speedup_den", *arm)
+    };
+    for (at, (label, arm)) in arms.iter().enumerate() {
+        for (place, baseline) in ["no-kv", "exact", "always"].into_iter().enumerate() {
+            let row = 3 * at + place;
+            assert_eq!(table.value("cell", row), results.cells.value("cell", *arm));
+            assert_eq!(table.value("baseline", row), Value::Text(baseline.to_owned()));
+            assert_eq!(table.value("nanos", row), Value::Int(nanos(label)));
+            assert_eq!(table.value("baseline_nanos", row), Value::Int(nanos(baseline)));
+            let Value::Real(found) = table.value("speedup", row) else { panic!("no speed-up") };
+            assert!(
+                (found - nanos(baseline) as f64 / nanos(label) as f64).abs() < 1e-12,
+                "{label} {baseline}"
+            );
+            let (Value::Real(lo), Value::Real(hi)) =
+                (table.value("speedup_lo", row), table.value("speedup_hi", row))
+            else {
+                panic!("no interval")
+            };
+            assert!(lo <= found && found <= hi);
+        }
+    }
+    // The same arm against others is another cell.
+    assert_ne!(plain.cells.value("cell", 0), results.cells.value("cell", 0));
+    for (wrong, said) in
+        [("[exat]", "`exat`"), ("[no-kv]", "not the baseline"), ("[exact, exact]", "each arm once")]
+    {
+        let text_of = text_of.replace("[exact, always]", wrong);
+        let error = Scenario::parse(&text_of, "test").unwrap_err().to_string();
+        assert!(error.contains("serve.against") && error.contains(said), "{error}");
+    }
+}
+
+/// Prompts of 56 tokens and 6 generated need four blocks of 16, and there are three: nothing is answered, so nothing is right.
+#[test]
+fn refused_problems_have_no_accuracy() {
+    let study = "id: s\nwhy: w\nserve:\n  cost: {kind: unit}\n  problems: recorded\n  baseline: full\n  arms:\n    \
+                 - {label: full}\n    - {label: small, serve: {scheduler: {capacity_blocks: 3}}}\n";
+    let results = run(study, problems()).unwrap();
+    assert_eq!(
+        (text(&results, "status", 0), text(&results, "status", 1)),
+        ("ok".to_owned(), "failed".to_owned())
+    );
+    assert_eq!(results.cells.value("tree_accuracy", 1), Value::Absent);
+    assert_eq!(results.more("problems").unwrap().rows(), 12);
+}
+
 #[test]
 fn mixes_of_recorded_and_generated_are_refused_with_what_was_found() {
     let study = |problems: &str, arm: &str, rest: &str| {

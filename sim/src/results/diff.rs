@@ -83,6 +83,7 @@ fn keys_of(table: &str) -> &'static [&'static str] {
         "series" => &["cell", "metric", "stat", "layer", "x"],
         "problems" => &["cell", "problem"],
         "items" => &["cell", "item", "metric"],
+        "speedups" => &["cell", "baseline"],
         "steps" => &["stack", "group", "axis", "above"],
         "joint" => &["stack", "group", "problem", "above"],
         "fidelity" => &["estimate", "outcome", "budget_tokens"],

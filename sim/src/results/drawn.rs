@@ -34,6 +34,32 @@ pub const PHASE_COLUMNS: Columns = &[
     ("verify_ms", "real", "in passes of the verifier"),
 ];
 
+/// Columns of `speedups`, what an arm of simulated serving saves over several others, with kind and meaning. Problems are resampled in pairs; those that one of both refused
+/// are left out of the speed-up.
+pub const SPEEDUP_COLUMNS: Columns = &[
+    ("cell", "text", "the cell"),
+    (
+        "baseline",
+        "text",
+        "label of the arm that the speed-up is over: the study's baseline, then those of `serve.against`",
+    ),
+    ("speedup", "real", "mean simulated latency of that arm over that of the cell"),
+    ("speedup_lo", "real", "lower end of its 95 % interval"),
+    ("speedup_hi", "real", "upper end of its 95 % interval"),
+    (
+        "baseline_nanos",
+        "int",
+        "numerator: simulated nanoseconds from arrival to answer, all problems of that arm",
+    ),
+    ("nanos", "int", "denominator: the same of the cell"),
+    ("baseline_generated_tokens", "int", "tokens that the other arm generates"),
+    (
+        "generated_tokens",
+        "int",
+        "tokens that the cell generates: where they are fewer, a part of the speed-up is fewer tokens",
+    ),
+];
+
 /// Columns of `wordings`, the similarity σ of branches by how far their wording is from the root's, with kind and meaning.
 pub const WORDING_COLUMNS: Columns = &[
     ("stack", "text", "label of the stack whose similarity gate is read"),

@@ -24,7 +24,8 @@ mod version;
 pub use diff::{Diff, DiffOptions, Divergence, Match, TableDiff, diff};
 pub use digest::{cell_id, sha256_hex};
 pub use drawn::{
-    CALIBRATION_COLUMNS, CLAIM_COLUMNS, PHASE_COLUMNS, RECOMMENDED_COLUMNS, RETAINED_COLUMNS, WORDING_COLUMNS,
+    CALIBRATION_COLUMNS, CLAIM_COLUMNS, PHASE_COLUMNS, RECOMMENDED_COLUMNS, RETAINED_COLUMNS,
+    SPEEDUP_COLUMNS, WORDING_COLUMNS,
 };
 pub use error::ResultsError;
 pub use expect::{Verdict, verdicts};
@@ -226,6 +227,7 @@ pub const MORE_TABLES: &[(&str, Columns)] = &[
     ("items", ITEM_COLUMNS),
     ("retained", RETAINED_COLUMNS),
     ("phases", PHASE_COLUMNS),
+    ("speedups", SPEEDUP_COLUMNS),
     ("wordings", WORDING_COLUMNS),
     ("claims", CLAIM_COLUMNS),
     ("calibration", CALIBRATION_COLUMNS),

@@ -224,6 +224,8 @@ pub(super) struct RawServe {
     #[serde(default)]
     pub(super) arrivals: Arrivals,
     pub(super) baseline: String,
+    #[serde(default)]
+    pub(super) against: Vec<String>,
     pub(super) arms: Vec<Arm>,
     #[serde(default)]
     pub(super) claims: Vec<Claim>,

@@ -147,16 +147,21 @@ pub(super) fn run(
 ) -> Result<(), RunError> {
     let plans = Plans::of(context, study, seeds)?;
     let problems = Problems::of(context, study)?;
-    let baseline = &plans.arms[plans.baseline];
-    // One that cannot be decided about is a row with the reason, and the others have no speed-up.
-    let baseline =
-        plans.work(baseline, &problems).ok().map(|(work, _)| plans.serve(baseline, &work)).transpose()?;
+    // One that cannot be decided about is a row with the reason, and the others have no speed-up over it.
+    let served = |at: usize| {
+        let plan = &plans.arms[at];
+        plans.work(plan, &problems).ok().map(|(work, _)| plans.serve(plan, &work)).transpose()
+    };
+    let over = Over {
+        baseline: served(plans.baseline)?,
+        against: plans.against.iter().map(|&at| served(at)).collect::<Result<_, RunError>>()?,
+    };
     let found = plans.found(&problems);
     for batch in batches {
         let wanted: Vec<(&ArmPlan<'_>, Option<&Found>)> =
             batch.iter().filter_map(|&at| Some((plans.arms.get(at)?, found.get(at)))).collect();
         let outcome = |&(plan, found): &(&ArmPlan<'_>, Option<&Found>)| {
-            let mut outcome = cell(context, &plans, plan, &problems, baseline.as_ref())?;
+            let mut outcome = cell(context, &plans, plan, &problems, &over)?;
             if let (Some(row), Some(found)) = (&mut outcome.cell, found) {
                 found.note(row);
             }
@@ -173,7 +178,7 @@ fn cell(
     plans: &Plans<'_>,
     plan: &ArmPlan<'_>,
     problems: &Problems<'_>,
-    baseline: Option<&ArmResult>,
+    over: &Over,
 ) -> Result<Outcome, RunError> {
     let id = plans.id(context, plan);
     let mut row = keys(context, plans, plan);
@@ -183,9 +188,15 @@ fn cell(
         Err(reason) => return Ok(Outcome { id, ..unfinished(row, "skipped", reason) }),
     };
     let result = plans.serve(plan, &work)?;
-    fill(&mut row, plan.arm, &result, baseline, plans.cost.as_ref());
+    fill(&mut row, plan.arm, &result, over.baseline.as_ref(), plans.cost.as_ref());
     let mut more = vec![("phases", phases(&id, &result))];
-    if let (Problems::Recorded(recorded), Some(decisions)) = (problems, decided) {
+    if !over.against.is_empty() {
+        let others = over.baseline.iter().chain(over.against.iter().flatten());
+        more.push(("speedups", others.map(|other| speedup_row(&id, &result, other)).collect()));
+    }
+    // A problem that was refused gives no answer, whatever was decided about it.
+    let is_whole = result.report.problems.iter().all(|problem| !problem.is_refused);
+    if let (true, Problems::Recorded(recorded), Some(decisions)) = (is_whole, problems, decided) {
         recorded.measures.fill(&mut row, &decisions);
         let rows = decisions.iter().zip(&recorded.trees).map(|((decision, full), facts)| {
             tree_problem(&id, (facts.index, &facts.problem.item), decision, full, recorded.model.layers)
@@ -193,6 +204,36 @@ fn cell(
         more.push(("problems", rows.collect()));
     }
     Ok(Outcome { id, cell: Some(row), more, ..Outcome::default() })
+}
+
+/// The arms that speed-ups are over; nothing for one that the recording cannot decide about.
+struct Over {
+    baseline: Option<ArmResult>,
+    against: Vec<Option<ArmResult>>,
+}
+
+/// A row of `speedups`.
+fn speedup_row(cell: &str, result: &ArmResult, over: &ArmResult) -> Vec<Value> {
+    let int = |count: u64| i64::try_from(count).map_or(Value::Absent, Value::Int);
+    let real = |value: Option<f64>| value.map_or(Value::Absent, Value::Real);
+    let estimate = speedup(result, over);
+    let interval = estimate.and_then(|estimate| estimate.interval);
+    vec![
+        Value::Text(cell.to_owned()),
+        Value::Text(over.label.clone()),
+        real(estimate.map(|estimate| estimate.value)),
+        real(interval.map(|(low, _)| low)),
+        real(interval.map(|(_, high)| high)),
+        int(nanos(over)),
+        int(nanos(result)),
+        int(generated(over)),
+        int(generated(result)),
+    ]
+}
+
+/// From arrival to answer, all problems.
+fn nanos(arm: &ArmResult) -> u64 {
+    arm.report.problems.iter().map(|problem| problem.end.get() - problem.arrival.get()).sum()
 }
 
 /// Rows of `phases`: the problems that were answered, in their order.
@@ -254,9 +295,7 @@ fn fill(
         }
     }
     if let Some(baseline) = baseline {
-        let millis =
-            |arm: &ArmResult| arm.report.problems.iter().map(|p| p.end.get() - p.arrival.get()).sum::<u64>();
-        row.rate("serve_speedup", speedup(result, baseline), millis(baseline), millis(result));
+        row.rate("serve_speedup", speedup(result, baseline), nanos(baseline), nanos(result));
         let (fewer, all) = (generated(result), generated(baseline));
         if fewer != all {
             lint.push(format!(

@@ -58,6 +58,8 @@ pub(super) struct Plans<'s> {
     pub(super) arms: Vec<ArmPlan<'s>>,
     /// What others are compared with: of several seeds the first.
     pub(super) baseline: usize,
+    /// Further ones, likewise.
+    pub(super) against: Vec<usize>,
 }
 
 impl<'s> Plans<'s> {
@@ -78,22 +80,34 @@ impl<'s> Plans<'s> {
         for arm in &study.arms {
             arms.extend(ArmPlan::of(study, arm, seeds)?);
         }
-        let baseline = arms.iter().position(|plan| plan.arm.label == study.baseline).unwrap_or(0);
-        Ok(Self { study, cost, arms, baseline })
+        let place = |label: &String| arms.iter().position(|plan| plan.arm.label == *label);
+        let baseline = place(&study.baseline).unwrap_or(0);
+        let against = study.against.iter().filter_map(place).collect();
+        Ok(Self { study, cost, arms, baseline, against })
     }
 
-    /// Content hash of an arm: the baseline is a part of it, since the row holds a speed-up over it.
+    /// Content hash of an arm: the arms that speed-ups are over are a part of it.
     pub(super) fn id(&self, context: &Context<'_>, plan: &ArmPlan<'_>) -> String {
         let params = plan.params(self.study, self.cost.as_ref());
         let baseline = &self.arms[self.baseline];
         if self.study.is_recorded() {
             let baseline = baseline.params(self.study, self.cost.as_ref());
-            return cell_id(&serde_json::json!({
+            return cell_id(&self.with_against(serde_json::json!({
                 "source": context.digest, "problems": context.problems_key(), "study": "serve", "params": params,
                 "baseline": baseline, "seed": plan.seed,
-            }));
+            })));
         }
-        cell_id(&serde_json::json!({ "study": "serve", "params": params, "baseline": baseline.arm }))
+        let key = serde_json::json!({ "study": "serve", "params": params, "baseline": baseline.arm });
+        cell_id(&self.with_against(key))
+    }
+
+    /// A key of a cell with the further arms, where there are some.
+    fn with_against(&self, mut key: serde_json::Value) -> serde_json::Value {
+        if !self.against.is_empty() {
+            let params = |&at: &usize| self.arms[at].params(self.study, self.cost.as_ref());
+            key["against"] = self.against.iter().map(params).collect();
+        }
+        key
     }
 
     /// What an arm has to do, and what its stack decided where problems are recorded; the reason when the recording does not hold what the stack looks at.

@@ -11,7 +11,7 @@ use crate::trees::TreeStack;
 const MOST_TOKENS: u32 = 1 << 20;
 
 pub(in crate::scenario) fn checked(raw: RawServe) -> Result<ServeStudy, ScenarioErrorKind> {
-    let RawServe { cost, problems, arrivals, baseline, arms, claims } = raw;
+    let RawServe { cost, problems, arrivals, baseline, against, arms, claims } = raw;
     let is_recorded = problems == ServedProblems::Recorded;
     if let ServedProblems::Sizes(problems) = &problems {
         check_sizes(problems)?;
@@ -78,6 +78,13 @@ pub(in crate::scenario) fn checked(raw: RawServe) -> Result<ServeStudy, Scenario
         Err(value(path, &format!("`{label}`"), &labels.join(", ")))
     };
     known("serve.baseline", &baseline)?;
+    for (at, label) in against.iter().enumerate() {
+        known("serve.against", label)?;
+        if *label == baseline || against[..at].contains(label) {
+            let accepted = "each arm once, and not the baseline, which speed-ups are over anyway";
+            return Err(value("serve.against", &format!("`{label}`"), accepted));
+        }
+    }
     if is_recorded && !claims.is_empty() {
         let accepted = "none with `problems: recorded`: claims are audited without a trace";
         return Err(value("serve.claims", &format!("{} claims", claims.len()), accepted));
@@ -104,6 +111,7 @@ pub(in crate::scenario) fn checked(raw: RawServe) -> Result<ServeStudy, Scenario
         problems,
         arrivals,
         baseline,
+        against,
         arms,
         claims,
     };

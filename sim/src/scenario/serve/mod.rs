@@ -23,6 +23,8 @@ pub struct ServeStudy {
     pub arrivals: Arrivals,
     /// Label of the arm that speed-ups are over.
     pub baseline: String,
+    /// Labels of further arms that speed-ups are over, in a table of their own.
+    pub against: Vec<String>,
     /// The ways of serving.
     pub arms: Vec<Arm>,
     /// What was published, and how the arms answer it.
