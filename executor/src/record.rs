@@ -109,6 +109,12 @@ pub enum RecordError {
         /// Bytes allowed.
         max: u64,
     },
+    /// A prompt without a token: there is nothing to go on from.
+    #[error("failed to run {item}: its prompt has no tokens, accepted is at least one")]
+    EmptyPrompt {
+        /// The problem.
+        item: String,
+    },
     /// A prompt and its continuation do not fit into the model's context.
     #[error(
         "failed to run {item}: {prompt} prompt tokens and up to {new} new ones do not fit into a context of {context} tokens"
@@ -255,6 +261,9 @@ fn write_weights(model: &Model, writer: &mut TraceWriter) -> Result<(), Executor
 /// Refuses a prompt that leaves no room for its continuation in the model's context, or in the window of its layers.
 pub(crate) fn check_context(model: &Model, item: &str, prompt: usize, new: u32) -> Result<(), RecordError> {
     let context = model.config().context;
+    if prompt == 0 {
+        return Err(RecordError::EmptyPrompt { item: item.to_owned() });
+    }
     if prompt.saturating_add(new as usize) > context {
         return Err(RecordError::TooLong { item: item.to_owned(), prompt, new, context });
     }

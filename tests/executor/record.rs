@@ -98,6 +98,11 @@ fn an_interrupted_recording_goes_on_with_the_same_prompts_only() {
     assert_eq!(resumed.digest, straight.digest);
     let error = record(&mut model, &[], &plan(), &target, Leftover::Refuse, &Quiet).unwrap_err();
     assert!(matches!(error, ExecutorError::Record(RecordError::NoPrompts)));
+    let empty = RecordItem { prompt: PromptForm::Tokens(Vec::new()), ..item("a", 3) };
+    let target = folder.path().join("empty");
+    let error = record(&mut model, &[empty], &plan(), &target, Leftover::Refuse, &Quiet).unwrap_err();
+    assert!(error.to_string().contains("its prompt has no tokens"), "{error}");
+    assert!(!target.exists());
 }
 
 #[test]
