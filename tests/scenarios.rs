@@ -30,6 +30,22 @@ fn h24_a_key_typed_twice_is_refused_with_both_lines() {
     assert_eq!(scenario.eviction.unwrap().budgets, [64, 128]);
 }
 
+/// The names of the flags of `kvlab replay` mean what ours mean; both at once are a key typed twice.
+#[test]
+fn second_names_of_the_field_mean_the_same() {
+    let ours = VALID
+        .replace("budgets: [64]\n", "budgets: [64]\n  recent: 8\n  sinks: 2\n  period: 32\n  window: 24\n");
+    let theirs = VALID.replace(
+        "budgets: [64]\n",
+        "kv_budget: [64]\n  recent_buffer: 8\n  sink_tokens: 2\n  evict_every: 32\n  window_size: 24\n",
+    );
+    let study = |text: &str| Scenario::parse(text, "s").unwrap().eviction.unwrap();
+    assert_eq!(study(&ours), study(&theirs));
+    assert_eq!(study(&theirs).budgets, [64]);
+    let both = refusal(&VALID.replace("budgets: [64]\n", "budgets: [64]\n  kv_budget: [32]\n"));
+    assert!(both.contains("duplicate") && both.contains("budgets"), "{both}");
+}
+
 #[test]
 fn mistakes_are_named_with_file_line_and_column() {
     assert!(Scenario::parse(VALID, "study.yaml").is_ok());

@@ -65,15 +65,18 @@ impl RawSource {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = schema::eviction)]
 pub(super) struct RawEviction {
+    // The other names are those of the flags of `kvlab replay`, which are the field's.
+    #[serde(alias = "kv_budget")]
     pub(super) budgets: Grid,
-    #[serde(default = "default_recent")]
+    #[serde(default = "default_recent", alias = "recent_buffer")]
     pub(super) recent: u32,
-    #[serde(default = "default_sinks")]
+    #[serde(default = "default_sinks", alias = "sink_tokens")]
     pub(super) sinks: u32,
-    #[serde(default)]
+    #[serde(default, alias = "evict_every")]
     pub(super) period: Option<u32>,
-    #[serde(default)]
+    #[serde(default, alias = "window_size")]
     pub(super) window: Option<u32>,
     #[serde(default = "default_error_every")]
     pub(super) output_error_every: u32,
