@@ -1,7 +1,8 @@
 //! Recorded branch trees in the serving engine: what it counts is what their replay says.
 
+use kvlab_sim::observe::ChromeTrace;
 use kvlab_sim::results::Results;
-use kvlab_sim::run::{RunOptions, source_info, study};
+use kvlab_sim::run::{RunOptions, serve_timeline, source_info, study};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::synth::{BranchParams, SyntheticBranches};
@@ -184,6 +185,86 @@ fn arms_are_compared_by_problem_and_seeds_make_cells() {
     }
     assert_eq!(results.more("problems").unwrap().rows(), 48);
     assert_eq!(results.more("phases").unwrap().rows(), 48);
+}
+
+/// A baseline that draws is the baseline of its own seed: each of its cells is as fast as itself.
+#[test]
+fn a_baseline_that_draws_is_compared_seed_by_seed() {
+    let study = "id: s\nwhy: w\nseeds: [0, 1, 2]\nserve:\n  cost: {kind: unit}\n  problems: recorded\n  baseline: chance\n  arms:\n    \
+                - {label: full}\n    - {label: chance, stack: {verify: {kind: random, params: {rate: 0.5}}}}\n";
+    let results = run(study, problems()).unwrap();
+    let rows: Vec<usize> =
+        (0..results.cells.rows()).filter(|&row| text(&results, "policy", row) == "chance").collect();
+    assert_eq!(rows.len(), 3);
+    let work: Vec<i64> = rows.iter().map(|&row| int(&results, "serve_speedup_den", row)).collect();
+    assert!(work.iter().any(|nanos| *nanos != work[0]), "the draws differ: {work:?}");
+    for &row in &rows {
+        assert_eq!(real(&results, "serve_speedup", row).to_bits(), 1.0f64.to_bits());
+        assert_eq!(int(&results, "serve_speedup_num", row), int(&results, "serve_speedup_den", row));
+    }
+}
+
+/// Where blocks are too few for some problems, times and tokens are compared over those that both arms answered.
+#[test]
+fn refused_problems_are_on_neither_side_of_a_speed_up() {
+    let study = "id: s\nwhy: w\nserve:\n  cost: {kind: unit}\n  problems: {count: 12, root_tokens: [20, 200], suffix_tokens: 4, branches: 3, \
+                generated_tokens: 6, verify_tokens: 9}\n  baseline: full\n  arms:\n    - {label: full}\n    \
+                - {label: tight, serve: {scheduler: {capacity_blocks: 8}}}\n";
+    let results = run(study, problems()).unwrap();
+    let refused = real(&results, "serve_refused", 1);
+    assert!(0.0 < refused && refused < 12.0, "{refused} of 12");
+    let ratio = int(&results, "serve_speedup_num", 1) as f64 / int(&results, "serve_speedup_den", 1) as f64;
+    assert!((real(&results, "serve_speedup", 1) - ratio).abs() < 1e-12);
+    let lint = text(&results, "lint", 1);
+    assert!(lint.contains("problems refused") && !lint.contains("fewer tokens"), "{lint}");
+}
+
+/// Answers are those of the recording, which evicted nothing: a row with evictions says so.
+#[test]
+fn evictions_beside_recorded_answers_are_told() {
+    let study = "id: s\nwhy: w\nserve:\n  cost: {kind: unit}\n  problems: recorded\n  baseline: full\n  arms:\n    \
+                - {label: full}\n    - {label: evicts, serve: {eviction: {budget: 16, period: 4}}}\n";
+    let results = run(study, problems()).unwrap();
+    assert_eq!(results.cells.value("lint", 0), Value::Absent);
+    assert!(text(&results, "lint", 1).contains("answers are those of the recording"));
+}
+
+/// Times that stand in the scenario are fitted for the layers of the recording, as if the scenario had said them.
+#[test]
+fn measured_times_without_layers_are_fitted_for_those_of_the_recording() {
+    let measurements = "[{new_tokens: 8, context_tokens: 0, heads: 1, nanos: 900}, {new_tokens: 1, context_tokens: 40, heads: 1, nanos: 300}, \
+                        {new_tokens: 30, context_tokens: 4, layers: 3, nanos: 1500}, {new_tokens: 12, context_tokens: 9, layers: 7, nanos: 1400}]";
+    let cost = |more: &str| format!("{{kind: measured, params: {{measurements: {measurements}{more}}}}}");
+    let (told, untold) =
+        (run(&scenario(&cost(", layers: 7")), problems()), run(&scenario(&cost("")), problems()));
+    let (told, untold) = (told.unwrap(), untold.unwrap());
+    for (label, arm, _) in pairs(&told) {
+        assert_eq!(text(&told, "params", arm), text(&untold, "params", arm), "{label}");
+        assert_eq!(int(&told, "serve_speedup_den", arm), int(&untold, "serve_speedup_den", arm), "{label}");
+    }
+}
+
+/// Every span of a timeline that begins ends, whether or not the problem has a root that is needed.
+#[test]
+fn spans_of_a_timeline_begin_and_end() {
+    let scenario = Scenario::parse(&scenario("{kind: unit}"), "test").unwrap();
+    for (label, _) in STACKS {
+        let mut chrome = ChromeTrace::new(Vec::new(), label);
+        serve_timeline(&scenario, &source(problems()), Some(label), &mut chrome).unwrap();
+        let timeline: serde_json::Value = serde_json::from_slice(&chrome.finish().unwrap()).unwrap();
+        let mut open = std::collections::BTreeMap::new();
+        for event in timeline["traceEvents"].as_array().unwrap() {
+            let depth: &mut i32 =
+                open.entry((event["pid"].to_string(), event["tid"].to_string())).or_default();
+            match event["ph"].as_str() {
+                Some("B") => *depth += 1,
+                Some("E") => *depth -= 1,
+                _ => {}
+            }
+            assert!((0..=1).contains(depth), "{label}: {event}");
+        }
+        assert!(open.values().all(|depth| *depth == 0), "{label}");
+    }
 }
 
 /// A speed-up over any arm is the ratio of both arms' times, and over the baseline that of its column.

@@ -12,7 +12,14 @@ const MOST_EXAMPLES: usize = 5;
 /// One line per kind of trouble, for the top of the page.
 pub(super) fn notices(results: &Results) -> String {
     let unfinished = (0..results.cells.rows()).filter(|&row| !finished(&results.cells, row)).count();
-    let vacuous = by_lint(results).values().flat_map(|kind| &kind.rows).collect::<BTreeSet<_>>().len();
+    let is_of_thresholds = |kind: &str| {
+        ["vacuous", "unreachable", "never decisive", "repeats"].iter().any(|word| kind.contains(word))
+    };
+    let (of_thresholds, others): (Vec<_>, Vec<_>) =
+        by_lint(results).into_iter().partition(|(kind, _)| is_of_thresholds(kind));
+    let cells = |kinds: &[(&str, Kind<'_>)]| {
+        kinds.iter().flat_map(|(_, kind)| &kind.rows).collect::<BTreeSet<_>>().len()
+    };
     let idle: usize = idle(results).values().map(|(cells, _)| cells).sum();
     let mut lines = Vec::new();
     let mut say = |cells: usize, text: &str| {
@@ -21,7 +28,11 @@ pub(super) fn notices(results: &Results) -> String {
         }
     };
     say(unfinished, "failed or skipped.");
-    say(vacuous, "with vacuous or unreachable thresholds.");
+    say(
+        cells(&of_thresholds),
+        "with thresholds that decide nothing (vacuous, unreachable, never decisive, or repeating another).",
+    );
+    say(cells(&others), "with other notes.");
     say(
         idle,
         "in which the policy never triggered: nothing was evicted, so the numbers are those of the full cache.",
@@ -88,7 +99,7 @@ fn lints(results: &Results) -> String {
     if kinds.is_empty() {
         return String::new();
     }
-    let mut out = String::from("<h3>Vacuous or unreachable thresholds</h3>\n<ul class=\"findings\">\n");
+    let mut out = String::from("<h3>Notes on thresholds and other settings</h3>\n<ul class=\"findings\">\n");
     for (kind, Kind { rows, details }) in kinds.iter().take(MOST_KINDS) {
         let some: Vec<String> = details.iter().take(MOST_EXAMPLES).map(|detail| short(detail, 200)).collect();
         let more = details.len().saturating_sub(MOST_EXAMPLES);

@@ -214,15 +214,16 @@ pub(crate) fn times_from(raw: &RawParams) -> Result<TimesFrom, CostError> {
     }
 }
 
-/// The parameters with the times in them. Layers stay those of the scenario where it has some.
+/// The parameters with the times in them, their own where none are given. Layers stay those of the scenario where it has some.
 pub(crate) fn with_times(
     raw: &RawParams,
-    measurements: &[Measurement],
+    measurements: Option<&[Measurement]>,
     layers: u16,
 ) -> Result<RawParams, CostError> {
     let params: Params = raw.parse("measured").map_err(bad_params("measured"))?;
     let layers = if params.layers == 0 { layers } else { params.layers };
-    let filled = Params { measurements: measurements.to_vec(), file: None, layers };
+    let measurements = measurements.map_or(params.measurements, <[Measurement]>::to_vec);
+    let filled = Params { measurements, file: None, layers };
     RawParams::from_params(&filled).map_err(bad_params("measured"))
 }
 

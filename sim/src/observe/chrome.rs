@@ -22,6 +22,8 @@ pub struct ChromeTrace<W> {
     pass: Option<&'static str>,
     /// Physical blocks held.
     held: u64,
+    /// Time of the latest record.
+    latest: u64,
     /// For each open branch: when its last pass ended, in nanoseconds, and what it holds.
     open: BTreeMap<(ReqId, BranchId), Open>,
 }
@@ -36,8 +38,16 @@ struct Open {
 impl<W: Write> ChromeTrace<W> {
     /// A trace that is written to `out`; give it a buffered writer. `title` names the run.
     pub fn new(out: W, title: &str) -> Self {
-        let mut trace =
-            Self { out, failure: None, is_first: true, batch: 0, pass: None, held: 0, open: BTreeMap::new() };
+        let mut trace = Self {
+            out,
+            failure: None,
+            is_first: true,
+            batch: 0,
+            pass: None,
+            held: 0,
+            latest: 0,
+            open: BTreeMap::new(),
+        };
         let head = json!({ "title": title, "time": "virtual" });
         trace.put(&format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{head},\"traceEvents\":[\n"));
         trace
@@ -48,6 +58,10 @@ impl<W: Write> ChromeTrace<W> {
     /// # Errors
     /// The first failure of any write; nothing was written after it.
     pub fn finish(mut self) -> io::Result<W> {
+        // A root that no branch needed is never released.
+        let left: Vec<(ReqId, BranchId)> = self.open.keys().copied().collect();
+        let latest = self.latest;
+        left.into_iter().for_each(|key| self.end(latest, key));
         self.put("\n]}\n");
         match self.failure {
             Some(failure) => Err(failure),
@@ -93,9 +107,17 @@ impl<W: Write> ChromeTrace<W> {
         );
     }
 
+    /// A branch that was not forked from another begins with the first that is heard of it.
+    fn opened(&mut self, at: u64, key: (ReqId, BranchId)) -> &mut Open {
+        if !self.open.contains_key(&key) {
+            self.begin(at, key, json!({}));
+        }
+        self.open.entry(key).or_default()
+    }
+
     /// Notes what a branch holds, and writes the totals.
     fn counters(&mut self, at: u64, key: (ReqId, BranchId), entries: u64, blocks: u64) {
-        let open = self.open.entry(key).or_default();
+        let open = self.opened(at, key);
         (open.entries, open.blocks) = (entries, blocks);
         let entries: u64 = self.open.values().map(|open| open.entries).sum();
         let blocks: u64 = self.open.values().map(|open| open.blocks).sum();
@@ -109,6 +131,7 @@ impl<W: Write> ChromeTrace<W> {
 impl<W: Write> Observer for ChromeTrace<W> {
     fn note(&mut self, stamp: Stamp, record: &Record<'_>) {
         let at = stamp.time.get();
+        self.latest = at;
         match *record {
             Record::Arrived { req, prompt_len, len } => {
                 let args = json!({ "prompt tokens": prompt_len, "tokens": len });
@@ -118,8 +141,9 @@ impl<W: Write> Observer for ChromeTrace<W> {
                 self.begin(at, (req, branch), json!({ "parent": parent.get(), "tokens seen": seen.get() }));
             }
             Record::PassDone { req, branch, kind, first, tokens } => {
-                let open = self.open.entry((req, branch)).or_default();
-                let start = std::mem::replace(&mut open.last, at).max(self.batch).min(at);
+                let batch = self.batch;
+                let open = self.opened(batch.min(at), (req, branch));
+                let start = std::mem::replace(&mut open.last, at).max(batch).min(at);
                 let name = if kind == PassKind::Prefill { "prefill" } else { "decode" };
                 let args = json!({ "first position": first.get(), "tokens": tokens.get() });
                 self.event(

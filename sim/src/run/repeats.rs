@@ -55,8 +55,8 @@ impl Place {
 /// The places of the cells so far. An earlier cell is repeated by a later one.
 #[derive(Default)]
 pub(super) struct Repeats {
-    /// (group, axis, rank) → at most two different values: enough to find one that differs from any.
-    known: BTreeMap<(String, String, usize), Vec<f64>>,
+    /// (group, axis, rank) → the first value there.
+    known: BTreeMap<(String, String, usize), f64>,
 }
 
 impl Repeats {
@@ -64,12 +64,9 @@ impl Repeats {
     pub(super) fn next(&mut self, places: &[Place]) -> Vec<String> {
         let mut findings = Vec::new();
         for place in places {
-            let values = self.known.entry((place.group.clone(), place.axis.clone(), place.rank)).or_default();
-            let is_other = |other: &&f64| other.total_cmp(&place.value).is_ne();
-            findings.extend(values.iter().find(is_other).map(|&other| place.note(other)));
-            if values.len() < 2 && values.iter().all(|value| is_other(&value)) {
-                values.push(place.value);
-            }
+            let key = (place.group.clone(), place.axis.clone(), place.rank);
+            let first = *self.known.entry(key).or_insert(place.value);
+            findings.extend(first.total_cmp(&place.value).is_ne().then(|| place.note(first)));
         }
         findings
     }

@@ -20,17 +20,19 @@ impl ServeStudy {
         self.times_from() == Ok(TimesFrom::Trace)
     }
 
-    /// The study with the times that `read` gives, if it takes those of the trace. `layers` are the model's.
+    /// The study with the times that `read` gives, if it takes those of the trace. `layers` are the model's: a fit over recorded problems that
+    /// was told none is made for them, wherever the times are from.
     pub(crate) fn timed<E: From<CostError>>(
         &self,
         layers: u16,
         read: impl FnOnce() -> Result<Vec<Measurement>, E>,
     ) -> Result<Cow<'_, Self>, E> {
-        if !self.takes_times_of_trace() {
+        if self.cost_id != MEASURED || !(self.takes_times_of_trace() || self.is_recorded()) {
             return Ok(Cow::Borrowed(self));
         }
+        let times = if self.takes_times_of_trace() { Some(read()?) } else { None };
         let mut study = self.clone();
-        study.cost_params = cost::with_times(&study.cost_params, &read()?, layers)?;
+        study.cost_params = cost::with_times(&study.cost_params, times.as_deref(), layers)?;
         Ok(Cow::Owned(study))
     }
 
@@ -61,7 +63,7 @@ impl Scenario {
         let text = std::fs::read_to_string(&path)
             .map_err(|error| refuse(&format!("`{}`: {error}", path.display())))?;
         let filled = cost::parse_times(&text, &path.display().to_string())
-            .and_then(|times| cost::with_times(&study.cost_params, &times, 0))
+            .and_then(|times| cost::with_times(&study.cost_params, Some(&times), 0))
             .map_err(|error| refuse(&error.to_string()))?;
         study.cost_params = filled;
         study.check_cost()

@@ -79,7 +79,12 @@ pub(super) fn serve(results: &Results) -> Option<String> {
         .filter_map(|run| Some((speedup.number(run.row)?, run)))
         .map(|(value, run)| (run, value))
         .collect();
-    let baseline = found.first().map(|(run, _)| run.label.clone())?;
+    // The arm that all are compared with is exactly as fast as itself, with certainty.
+    let is_one = |value: Option<f64>| value.is_some_and(|value| value.total_cmp(&1.0).is_eq());
+    let is_baseline = |(run, value): &&(runs::Run, f64)| {
+        is_one(Some(*value)) && is_one(lo.number(run.row)) && is_one(hi.number(run.row))
+    };
+    let baseline = found.iter().find(is_baseline).or(found.first()).map(|(run, _)| run.label.clone())?;
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.row.cmp(&b.0.row)));
     let (run, value) = found.first()?;
     let ends = with_ends(&significant(*value, 3), lo.number(run.row).zip(hi.number(run.row)));

@@ -23,6 +23,7 @@ use crate::trace::TraceSource;
 use crate::types::Bytes;
 use plan::{ArmPlan, Plans, Problems};
 use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What one arm gave.
 #[derive(Clone, Debug)]
@@ -152,8 +153,14 @@ pub(super) fn run(
         let plan = &plans.arms[at];
         plans.work(plan, &problems).ok().map(|(work, _)| plans.serve(plan, &work)).transpose()
     };
+    let baselines: BTreeSet<usize> = batches
+        .iter()
+        .flatten()
+        .filter_map(|&at| plans.arms.get(at))
+        .map(|plan| plans.baseline_of(plan))
+        .collect();
     let over = Over {
-        baseline: served(plans.baseline)?,
+        baseline: baselines.into_iter().map(|at| Ok((at, served(at)?))).collect::<Result<_, RunError>>()?,
         against: plans.against.iter().map(|&at| served(at)).collect::<Result<_, RunError>>()?,
     };
     let found = plans.found(&problems);
@@ -188,10 +195,11 @@ fn cell(
         Err(reason) => return Ok(Outcome { id, ..unfinished(row, "skipped", reason) }),
     };
     let result = plans.serve(plan, &work)?;
-    fill(&mut row, plan.arm, &result, over.baseline.as_ref(), plans.cost.as_ref());
+    let baseline = over.baseline.get(&plans.baseline_of(plan)).and_then(Option::as_ref);
+    fill(&mut row, plan, &result, baseline, plans.cost.as_ref());
     let mut more = vec![("phases", phases(&id, &result))];
     if !over.against.is_empty() {
-        let others = over.baseline.iter().chain(over.against.iter().flatten());
+        let others = baseline.into_iter().chain(over.against.iter().flatten());
         more.push(("speedups", others.map(|other| speedup_row(&id, &result, other)).collect()));
     }
     // A problem that was refused gives no answer, whatever was decided about it.
@@ -208,7 +216,8 @@ fn cell(
 
 /// The arms that speed-ups are over; nothing for one that the recording cannot decide about.
 struct Over {
-    baseline: Option<ArmResult>,
+    /// By place; several where the baseline draws.
+    baseline: BTreeMap<usize, Option<ArmResult>>,
     against: Vec<Option<ArmResult>>,
 }
 
@@ -216,7 +225,7 @@ struct Over {
 fn speedup_row(cell: &str, result: &ArmResult, over: &ArmResult) -> Vec<Value> {
     let int = |count: u64| i64::try_from(count).map_or(Value::Absent, Value::Int);
     let real = |value: Option<f64>| value.map_or(Value::Absent, Value::Real);
-    let estimate = speedup(result, over);
+    let (estimate, common) = (speedup(result, over), Common::of(result, over));
     let interval = estimate.and_then(|estimate| estimate.interval);
     vec![
         Value::Text(cell.to_owned()),
@@ -224,16 +233,33 @@ fn speedup_row(cell: &str, result: &ArmResult, over: &ArmResult) -> Vec<Value> {
         real(estimate.map(|estimate| estimate.value)),
         real(interval.map(|(low, _)| low)),
         real(interval.map(|(_, high)| high)),
-        int(nanos(over)),
-        int(nanos(result)),
-        int(generated(over)),
-        int(generated(result)),
+        int(common.nanos.1),
+        int(common.nanos.0),
+        int(common.generated.1),
+        int(common.generated.0),
     ]
 }
 
-/// From arrival to answer, all problems.
-fn nanos(arm: &ArmResult) -> u64 {
-    arm.report.problems.iter().map(|problem| problem.end.get() - problem.arrival.get()).sum()
+/// What two arms took for the problems that both answered.
+#[derive(Clone, Copy, Default)]
+struct Common {
+    /// From arrival to answer, of the one and of the other.
+    nanos: (u64, u64),
+    /// Tokens generated, likewise.
+    generated: (u64, u64),
+}
+
+impl Common {
+    fn of(arm: &ArmResult, other: &ArmResult) -> Self {
+        let pairs = arm.report.problems.iter().zip(&other.report.problems);
+        pairs.filter(|(a, b)| !a.is_refused && !b.is_refused).fold(Self::default(), |sum, (a, b)| {
+            let nanos = |problem: &serve::ProblemOutcome| problem.end.get() - problem.arrival.get();
+            Self {
+                nanos: (sum.nanos.0 + nanos(a), sum.nanos.1 + nanos(b)),
+                generated: (sum.generated.0 + a.generated_tokens, sum.generated.1 + b.generated_tokens),
+            }
+        })
+    }
 }
 
 /// Rows of `phases`: the problems that were answered, in their order.
@@ -269,11 +295,12 @@ fn keys(context: &Context<'_>, plans: &Plans<'_>, plan: &ArmPlan<'_>) -> CellRow
 #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds stay below 2^53")]
 fn fill(
     row: &mut CellRow,
-    arm: &Arm,
+    plan: &ArmPlan<'_>,
     result: &ArmResult,
     baseline: Option<&ArmResult>,
     cost: &dyn BatchCost,
 ) {
+    let (arm, is_recorded) = (plan.arm, plan.stack.is_some());
     row.text("status", "ok");
     row.text("log_digest", result.log_digest.clone());
     let report = &result.report;
@@ -295,8 +322,8 @@ fn fill(
         }
     }
     if let Some(baseline) = baseline {
-        row.rate("serve_speedup", speedup(result, baseline), nanos(baseline), nanos(result));
-        let (fewer, all) = (generated(result), generated(baseline));
+        let Common { nanos, generated: (fewer, all) } = Common::of(result, baseline);
+        row.rate("serve_speedup", speedup(result, baseline), nanos.1, nanos.0);
         if fewer != all {
             lint.push(format!(
                 "{fewer} tokens generated, {all} by `{}`: a part of the difference is fewer tokens",
@@ -306,6 +333,12 @@ fn fill(
     }
     let verified = problems.iter().filter(|problem| problem.is_verified).count() as u64;
     let answered = (problems.len() - refused) as u64;
+    if arm.serve.eviction.is_some() && is_recorded {
+        lint.push(
+            "evictions cost time and blocks here, answers are those of the recording, whose cache was whole"
+                .to_owned(),
+        );
+    }
     if !lint.is_empty() {
         row.text("lint", lint.join("; "));
     }

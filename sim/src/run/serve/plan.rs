@@ -56,7 +56,7 @@ pub(super) struct Plans<'s> {
     pub(super) study: &'s ServeStudy,
     pub(super) cost: Box<dyn BatchCost>,
     pub(super) arms: Vec<ArmPlan<'s>>,
-    /// What others are compared with: of several seeds the first.
+    /// What others are compared with: of several seeds the first, see [`Plans::baseline_of`].
     pub(super) baseline: usize,
     /// Further ones, likewise.
     pub(super) against: Vec<usize>,
@@ -86,16 +86,26 @@ impl<'s> Plans<'s> {
         Ok(Self { study, cost, arms, baseline, against })
     }
 
+    /// The place of the arm that `plan` is compared with: where the baseline draws, the one of the same seed, or the first for an arm that draws nothing.
+    pub(super) fn baseline_of(&self, plan: &ArmPlan<'_>) -> usize {
+        let label = &self.arms[self.baseline].arm.label;
+        let is_same = |other: &ArmPlan<'_>| other.arm.label == *label && other.seed == plan.seed;
+        self.arms.iter().position(is_same).unwrap_or(self.baseline)
+    }
+
     /// Content hash of an arm: the arms that speed-ups are over are a part of it.
     pub(super) fn id(&self, context: &Context<'_>, plan: &ArmPlan<'_>) -> String {
         let params = plan.params(self.study, self.cost.as_ref());
-        let baseline = &self.arms[self.baseline];
+        let baseline = &self.arms[self.baseline_of(plan)];
         if self.study.is_recorded() {
-            let baseline = baseline.params(self.study, self.cost.as_ref());
-            return cell_id(&self.with_against(serde_json::json!({
+            let mut key = serde_json::json!({
                 "source": context.digest, "problems": context.problems_key(), "study": "serve", "params": params,
-                "baseline": baseline, "seed": plan.seed,
-            })));
+                "baseline": baseline.params(self.study, self.cost.as_ref()), "seed": plan.seed,
+            });
+            if let Some(seed) = baseline.seed {
+                key["baseline_seed"] = seed.into();
+            }
+            return cell_id(&self.with_against(key));
         }
         let key = serde_json::json!({ "study": "serve", "params": params, "baseline": baseline.arm });
         cell_id(&self.with_against(key))
