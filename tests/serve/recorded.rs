@@ -244,6 +244,38 @@ fn measured_times_without_layers_are_fitted_for_those_of_the_recording() {
     }
 }
 
+/// What a threshold is compared with does not depend on where decoding stops, so it is told as for stacks that decode to the end; what confidences are compared
+/// with does, and nothing is said.
+#[test]
+fn thresholds_beside_a_decode_exit_are_looked_at_by_themselves() {
+    let stops = "decode_exit: {min_steps: 1, confidence: 0.5, relative_lead: 0.05}";
+    let stack = |label: &str, tau: f64, theta: f64, more: &str| {
+        format!(
+            "    - {{label: {label}, share: {{kind: asks, params: {{tau: {tau}}}}}, verify: {{kind: cgee, params: {{tau_conf: 5}}}}, \
+             exit: {{kind: entropy, params: {{theta: {theta}, epsilon: 1, min_layer: 1}}}}{more}}}\n"
+        )
+    };
+    let comma = format!(", {stops}");
+    let study = format!(
+        "id: s\nwhy: w\ntrees:\n  stacks:\n{}{}{}",
+        stack("whole", 0.0001, 100.0, ""),
+        stack("stops", 0.0001, 100.0, &comma),
+        stack("never", 5.0, 0.0, &comma)
+    );
+    let results = run(&study, problems()).unwrap();
+    let lint = |row: usize| text(&results, "lint", row);
+    let of = |lint: &str, axis: &str| {
+        lint.split("; ").find(|found| found.starts_with(&format!("{axis} is"))).map(str::to_owned)
+    };
+    for axis in ["tau", "theta"] {
+        let told = of(&lint(0), axis);
+        assert!(told.as_ref().is_some_and(|told| told.contains("vacuous")), "{}", lint(0));
+        assert_eq!(told, of(&lint(1), axis), "{}", lint(1));
+        assert!(of(&lint(2), axis).is_some_and(|told| told.contains("unreachable")), "{}", lint(2));
+    }
+    assert!(of(&lint(0), "tau-conf").is_some() && of(&lint(1), "tau-conf").is_none(), "{}", lint(1));
+}
+
 /// Every span of a timeline that begins ends, whether or not the problem has a root that is needed.
 #[test]
 fn spans_of_a_timeline_begin_and_end() {

@@ -26,6 +26,19 @@ impl<'a> StepTable<'a> {
             let source = PolicyError::Refused { policy: stack.exit.spec().id, reason };
             return Err(TreeError::Policy { problem: 0, source });
         }
+        Self::of_whole_texts(trees, stack, model)
+    }
+
+    /// As [`StepTable::build`], as if no decoding stopped early and nothing was drawn: what thresholds are compared with is the same for any stack, what
+    /// they lead to is not.
+    ///
+    /// # Errors
+    /// When the trace lacks what the stack or the full pipeline looks at.
+    pub fn of_whole_texts(
+        trees: &[TreeFacts],
+        stack: &'a TreeStack,
+        model: TreeModel,
+    ) -> Result<Self, TreeError> {
         let problems: Vec<ProblemFacts> = trees
             .par_iter()
             .map(|facts| Builder { stack, facts, model }.problem())

@@ -20,29 +20,39 @@ pub(super) struct Lint<'a> {
 }
 
 impl<'a> Lint<'a> {
-    pub(super) fn of(tables: &'a BTreeMap<&'a str, StepTable<'a>>, model: TreeModel) -> Self {
-        let keys = tables.iter().flat_map(|(key, table)| Axis::ALL.map(|axis| (*key, axis, table)));
+    /// `tables` are step functions, `facts` what thresholds of other stacks are compared with.
+    pub(super) fn of(
+        tables: &'a BTreeMap<&'a str, StepTable<'a>>,
+        facts: &'a BTreeMap<&'a str, StepTable<'a>>,
+        model: TreeModel,
+    ) -> Self {
+        let all = || tables.iter().chain(facts);
+        let keys = all().flat_map(|(key, table)| Axis::ALL.map(|axis| (*key, axis, table)));
         let observed = keys.map(|(key, axis, table)| ((key, axis), table.observed(axis))).collect();
         Self { tables, model, observed }
     }
 
-    /// What is to be said about `plan`; nothing where it has no step functions.
+    /// What is to be said about `plan`. Where it has no step functions, what a threshold leads to is unknown: each is looked at by itself, and those that
+    /// confidences are compared with not at all, since a text that stops early has others.
     pub(super) fn found(&self, plan: &TreePlan) -> Found {
         let Ok(stack) = &plan.stack else { return Found::default() };
         let key = group_key(&plan.label, stack);
-        let Some(table) = self.tables.get(key.as_str()) else { return Found::default() };
+        let table = self.tables.get(key.as_str());
         let setting = Setting::of(stack, self.model.vocab);
         let (mut findings, mut places) = (Vec::new(), Vec::new());
-        for axis in Axis::ALL.into_iter().filter(|axis| axis.applies_to(stack)) {
+        let is_known = |axis: &Axis| table.is_some() || !matches!(axis, Axis::TauConf | Axis::Margin);
+        for axis in Axis::ALL.into_iter().filter(|axis| axis.applies_to(stack) && is_known(axis)) {
             let Some(observed) = self.observed.get(&(key.as_str(), axis)) else { continue };
             let value = setting.get(axis);
             findings.extend(
-                alone(axis, value, observed, self.model).or_else(|| undecisive(axis, table, &setting)),
+                alone(axis, value, observed, self.model).or_else(|| undecisive(axis, table?, &setting)),
             );
             places.push(Place::of(&cell_id(&serde_json::json!(key)), axis.word(), value, observed));
         }
-        findings.extend(rules(stack));
-        findings.extend(relative_margin(stack, &table.relative_gaps()));
+        if let Some(table) = table {
+            findings.extend(rules(stack));
+            findings.extend(relative_margin(stack, &table.relative_gaps()));
+        }
         Found { findings, places }
     }
 }

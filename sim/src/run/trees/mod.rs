@@ -112,11 +112,29 @@ fn step_tables<'a>(
     order.par_iter().filter_map(table).collect()
 }
 
+/// What the thresholds of stacks without step functions are compared with, by group: of those that stop decoding or draw.
+fn fact_tables<'a>(
+    order: &[(&'a str, usize)],
+    plans: &'a [TreePlan],
+    trees: &[TreeFacts],
+    model: TreeModel,
+) -> BTreeMap<&'a str, StepTable<'a>> {
+    let table = |&(key, at): &(&'a str, usize)| {
+        let stack = plans[at].stack.as_ref().ok()?;
+        let is_asked = stack.decode_exit.is_some() || stack.is_random();
+        let table = is_asked.then(|| StepTable::of_whole_texts(trees, stack, model).ok())??;
+        Some((key, table))
+    };
+    order.par_iter().filter_map(table).collect()
+}
+
 /// What is to be said about the thresholds of `plans` before anything runs, `[plan]`.
 pub(super) fn found(plans: &[TreePlan], trees: &[TreeFacts], model: TreeModel) -> Vec<Found> {
     let groups = groups(plans);
-    let tables = step_tables(&ordered(&groups), plans, trees, model);
-    let lint = lint::Lint::of(&tables, model);
+    let order = ordered(&groups);
+    let tables = step_tables(&order, plans, trees, model);
+    let facts = fact_tables(&order, plans, trees, model);
+    let lint = lint::Lint::of(&tables, &facts, model);
     plans.par_iter().map(|plan| lint.found(plan)).collect()
 }
 
@@ -136,7 +154,8 @@ pub(super) fn run(
     let order = ordered(&groups);
     let tables_of = step_tables(&order, plans, &trees, model);
     let joint = joint::included(study, plans, &order, &tables_of);
-    let lint = lint::Lint::of(&tables_of, model);
+    let facts_of = fact_tables(&order, plans, &trees, model);
+    let lint = lint::Lint::of(&tables_of, &facts_of, model);
     let units = units(context, study, plans)?;
     for batch in batches {
         let outcome = |&at: &usize| {
