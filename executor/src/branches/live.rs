@@ -223,7 +223,7 @@ fn unknown() -> LayerFacts {
 }
 
 /// A branch before anything is known of it but its prompt.
-fn bare(words: &BranchWords, tokens: &super::PromptTokens, parent: Option<u32>) -> Branch {
+pub(super) fn bare(words: &BranchWords, tokens: &super::PromptTokens, parent: Option<u32>) -> Branch {
     Branch {
         parent,
         seq: None,

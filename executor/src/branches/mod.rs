@@ -242,18 +242,9 @@ impl Recorder<'_> {
                     root_end.map(|(_, ended)| ended.clone()).ok_or(crate::decode::DecodeError::NoTokens)?;
                 let own_end =
                     if is_roots { None } else { own_ends.next() }.unwrap_or_else(|| root_end.clone());
-                branches.push(Branch {
-                    parent: Some(0),
-                    seq: None,
-                    wording: words.wording,
-                    wording_level: words.wording_level,
-                    hint: words.hint,
-                    prefix_len: count(tokens.prefix.len()),
-                    tokens: ids(&tokens.all()),
-                    similarity,
-                    own: Some(self.outcome(own_end, words)?),
-                    root: Some(self.outcome(root_end, &item.root)?),
-                });
+                let own = Some(self.outcome(own_end, words)?);
+                let root = Some(self.outcome(root_end, &item.root)?);
+                branches.push(Branch { similarity, own, root, ..live::bare(words, &tokens, Some(0)) });
             }
         }
         Ok(Problem { item: item.item.clone(), expected_answer: item.expected_answer.clone(), branches })

@@ -6,7 +6,7 @@
 
 use kvlab_sim::trace::{Branch, Problem};
 
-use super::{BranchWords, PromptTokens, Recorder, count, decode::Ended, ids};
+use super::{BranchWords, PromptTokens, Recorder, count, decode::Ended, live::bare};
 use crate::{
     decode::{DecodeError, KvCache, Taps},
     error::ExecutorError,
@@ -41,30 +41,15 @@ impl Recorder<'_> {
         let own = self.judged_as_published(own, &item.branches, pad)?;
         let behind_root =
             self.judged_as_published(behind_root, std::iter::repeat_n(&item.root, prompts.len()), pad)?;
-        let mut branches = vec![self.branch(&item.root, &root, None)];
+        let mut branches = vec![bare(&item.root, &root, None)];
         let outcomes = own.into_iter().zip(behind_root);
         for (((words, tokens), similarity), (own, behind_root)) in
             item.branches.iter().zip(&prompts).zip(similarities).zip(outcomes)
         {
             let (own, root) = (Some(own), Some(behind_root));
-            branches.push(Branch { similarity, own, root, ..self.branch(words, tokens, Some(0)) });
+            branches.push(Branch { similarity, own, root, ..bare(words, tokens, Some(0)) });
         }
         Ok(Problem { item: item.item.clone(), expected_answer: item.expected_answer.clone(), branches })
-    }
-
-    fn branch(&self, words: &BranchWords, tokens: &PromptTokens, parent: Option<u32>) -> Branch {
-        Branch {
-            parent,
-            seq: None,
-            wording: words.wording,
-            wording_level: words.wording_level,
-            hint: words.hint,
-            prefix_len: count(tokens.prefix.len()),
-            tokens: ids(&tokens.all()),
-            similarity: Vec::new(),
-            own: None,
-            root: None,
-        }
     }
 
     /// The token that pads: the first that ends a text, as in the notebook.
