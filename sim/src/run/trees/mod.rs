@@ -17,7 +17,7 @@ use super::study::{Finished, unit};
 use crate::results::{Outcome, Section, Unit, UnitKind, cell_id};
 use crate::scenario::{TreePlan, TreeStudy};
 use crate::steps::StepTable;
-use crate::trees::{TreeFacts, TreeModel};
+use crate::trees::{TreeFacts, TreeModel, TreeStack};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
@@ -97,35 +97,37 @@ pub(super) fn model(context: &Context<'_>) -> TreeModel {
     TreeModel { layers: context.shape.layers, vocab: context.shape.vocab }
 }
 
-/// Step functions of each group of `plans`, by what its cells have in common.
+/// A table of each group of `plans` that `build` makes one for, by what its cells have in common.
+fn tables_of<'a>(
+    order: &[(&'a str, usize)],
+    plans: &'a [TreePlan],
+    build: impl Fn(&'a TreeStack) -> Option<StepTable<'a>> + Sync,
+) -> BTreeMap<&'a str, StepTable<'a>> {
+    let table = |&(key, at): &(&'a str, usize)| Some((key, build(plans[at].stack.as_ref().ok()?)?));
+    order.par_iter().filter_map(table).collect()
+}
+
+/// Step functions. A stack without them, or a trace without what they need, has none; its cells say why.
 fn step_tables<'a>(
     order: &[(&'a str, usize)],
     plans: &'a [TreePlan],
     trees: &[TreeFacts],
     model: TreeModel,
 ) -> BTreeMap<&'a str, StepTable<'a>> {
-    let table = |&(key, at): &(&'a str, usize)| {
-        let stack = plans[at].stack.as_ref().ok()?;
-        // A stack without step functions, or a trace without what they need, has none; its cells say why.
-        StepTable::build(trees, stack, model).ok().map(|table| (key, table))
-    };
-    order.par_iter().filter_map(table).collect()
+    tables_of(order, plans, |stack| StepTable::build(trees, stack, model).ok())
 }
 
-/// What the thresholds of stacks without step functions are compared with, by group: of those that stop decoding or draw.
+/// What the thresholds of stacks without step functions are compared with: of those that stop decoding or draw.
 fn fact_tables<'a>(
     order: &[(&'a str, usize)],
     plans: &'a [TreePlan],
     trees: &[TreeFacts],
     model: TreeModel,
 ) -> BTreeMap<&'a str, StepTable<'a>> {
-    let table = |&(key, at): &(&'a str, usize)| {
-        let stack = plans[at].stack.as_ref().ok()?;
+    tables_of(order, plans, |stack| {
         let is_asked = stack.decode_exit.is_some() || stack.is_random();
-        let table = is_asked.then(|| StepTable::of_whole_texts(trees, stack, model).ok())??;
-        Some((key, table))
-    };
-    order.par_iter().filter_map(table).collect()
+        is_asked.then(|| StepTable::of_whole_texts(trees, stack, model).ok())?
+    })
 }
 
 /// What is to be said about the thresholds of `plans` before anything runs, `[plan]`.
