@@ -3,6 +3,7 @@
 //! A replay of recorded branch trees fills these from its decisions, a generator from its parameters. Nothing here says why
 //! a branch shares or skips, only how much work follows.
 
+use crate::cost::{Row, Work};
 use serde::Serialize;
 
 /// Decisions for one problem.
@@ -61,4 +62,23 @@ pub struct PartialPass {
     /// How often the unembedding is applied: 1 for a usual pass, once a probed layer with an exit rule, 0 when hidden states
     /// are enough.
     pub heads: u16,
+}
+
+impl PartialPass {
+    /// `passes` as one batch of a model of `all` layers. It ends when its last row does: all rows run as many layers as the longest.
+    pub(super) fn together(passes: &[Self], all: u16) -> Work {
+        let row = |pass: &Self| Row { new_tokens: pass.tokens, context_tokens: 0 };
+        Work {
+            rows: passes.iter().map(row).collect(),
+            layers: passes.iter().map(|pass| pass.layers).max().unwrap_or(0).min(all),
+            heads: passes.iter().map(|pass| u32::from(pass.heads)).sum(),
+            head_products: passes.iter().map(|pass| u32::from(pass.heads)).max().unwrap_or(0),
+            copied_tokens: 0,
+        }
+    }
+
+    /// What the rows of such a batch need by themselves.
+    pub(super) fn token_layers(passes: &[Self], all: u16) -> u64 {
+        passes.iter().map(|pass| u64::from(pass.tokens) * u64::from(pass.layers.min(all))).sum()
+    }
 }

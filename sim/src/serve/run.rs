@@ -196,12 +196,12 @@ impl Run<'_, '_> {
             }
             Next::Gates { problem, passes } => {
                 let passes: Vec<PartialPass> = passes.into_iter().map(|(_, pass)| pass).collect();
-                self.problems[problem].gate_token_layers += token_layers(&passes, all);
-                (partial(&passes, all), Pass::Gates { problem })
+                self.problems[problem].gate_token_layers += PartialPass::token_layers(&passes, all);
+                (PartialPass::together(&passes, all), Pass::Gates { problem })
             }
             Next::Verify { problem, passes } => {
-                let work = partial(&passes, all);
-                self.problems[problem].verify_token_layers += token_layers(&passes, all);
+                let work = PartialPass::together(&passes, all);
+                self.problems[problem].verify_token_layers += PartialPass::token_layers(&passes, all);
                 let branches = u32::try_from(passes.len()).unwrap_or(u32::MAX);
                 let (req, layers) = (self.problems[problem].branches[0].key.req, work.layers);
                 self.note(Phase::Scheduling, &Record::Verifying { req, branches, layers });
@@ -575,23 +575,6 @@ impl Run<'_, '_> {
             }
         }
     }
-}
-
-/// A pass that ends when its last row does: all rows run as many layers as the longest.
-fn partial(passes: &[PartialPass], all: u16) -> Work {
-    let row = |pass: &PartialPass| Row { new_tokens: pass.tokens, context_tokens: 0 };
-    Work {
-        rows: passes.iter().map(row).collect(),
-        layers: passes.iter().map(|pass| pass.layers).max().unwrap_or(0).min(all),
-        heads: passes.iter().map(|pass| u32::from(pass.heads)).sum(),
-        head_products: passes.iter().map(|pass| u32::from(pass.heads)).max().unwrap_or(0),
-        copied_tokens: 0,
-    }
-}
-
-/// What the rows of such a pass need by themselves.
-fn token_layers(passes: &[PartialPass], all: u16) -> u64 {
-    passes.iter().map(|pass| u64::from(pass.tokens) * u64::from(pass.layers.min(all))).sum()
 }
 
 /// The first `fixed` positions and the last ones, `budget` in all. Which tokens stay does not matter for time and memory.
