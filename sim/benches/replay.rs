@@ -19,6 +19,9 @@ const SETTINGS: Settings =
     Settings { output_error_every: 8, next_token_every: 0, bytes_per_scalar: 2, block_tokens: 16 };
 const ROUNDS: usize = 60;
 
+/// Decode steps from one output error to the next in studies of a trace.
+const STUDY_ERROR_EVERY: u32 = 32;
+
 fn stack(id: &str, capacity: u32) -> Stack {
     let knobs = Knobs { capacity, recent: 16, sinks: 4, period: 16, window: 16 };
     let entry = registry::composition(id).expect("the id is registered");
@@ -71,7 +74,10 @@ fn studies(path: &str, policies: &[String]) {
     let trace = Trace::open(Path::new(path)).expect("the trace opens");
     let all = ["full", "streaming-llm", "snapkv", "vase-attnv", "vase-dkv"].map(str::to_owned);
     let policies = if policies.is_empty() { &all[..] } else { policies };
-    println!("studies of {path}, {} sequences; recent buffer = window = period", trace.sequences().len());
+    println!(
+        "studies of {path}, {} sequences; recent buffer = window = period; output error at every {STUDY_ERROR_EVERY}th step",
+        trace.sequences().len()
+    );
     println!(
         "{:14} {:>8} {:>8} {:>8} {:>16} {:>16}",
         "policy", "period", "cells", "threads", "least wall, ms", "mean CPU, ms"
@@ -86,12 +92,12 @@ fn studies(path: &str, policies: &[String]) {
                 let budgets: Vec<String> = (first..first + count).map(|n| (n * period).to_string()).collect();
                 let text = format!(
                     "id: bench\nwhy: what does it cost?\neviction: {{budgets: [{}], recent: {period}, period: {period}, \
-                     window: {period}, output_error_every: 16, policies: [{{use: {policy}}}]}}",
+                     window: {period}, output_error_every: {STUDY_ERROR_EVERY}, policies: [{{use: {policy}}}]}}",
                     budgets.join(", ")
                 );
                 let scenario = Scenario::parse(&text, "bench").expect("a scenario");
                 let options = RunOptions { threads, command: String::new(), progress: &|_, _| {} };
-                let rounds = 20;
+                let rounds = 12;
                 let mut walls = Vec::new();
                 let before = cpu_seconds();
                 for _ in 0..rounds {

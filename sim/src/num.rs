@@ -115,8 +115,6 @@ pub fn exp(x: f32) -> f32 {
 }
 
 /// Natural logarithm of a positive number, within 1e-15 relative; minus infinity at 0, NaN below.
-///
-/// `ln(m·2^e)` with `m` in [√½, √2): twice the series of `atanh((m-1)/(m+1))`.
 #[must_use]
 pub fn ln(x: f64) -> f64 {
     if !(x > 0.0) {
@@ -125,23 +123,49 @@ pub fn ln(x: f64) -> f64 {
     if x == f64::INFINITY {
         return x;
     }
-    let (x, shift) = if x < f64::MIN_POSITIVE { (x * 18_014_398_509_481_984.0, -54.0) } else { (x, 0.0) };
-    let bits = x.to_bits();
-    #[expect(clippy::cast_precision_loss, reason = "an 11-bit exponent")]
-    let mut exponent = ((bits >> 52) & 0x7FF) as f64 - 1023.0 + shift;
-    let mut mantissa = f64::from_bits((bits & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000);
-    if mantissa > std::f64::consts::SQRT_2 {
-        mantissa *= 0.5;
-        exponent += 1.0;
+    if x < f64::MIN_POSITIVE {
+        ln_of_normal(x * 18_014_398_509_481_984.0, -54.0)
+    } else {
+        ln_of_normal(x, 0.0)
     }
-    let s = (mantissa - 1.0) / (mantissa + 1.0);
-    let z = s * s;
-    let mut series = 1.0 / 23.0;
-    for odd in [21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
-        series = series * z + 1.0 / odd;
-    }
+}
+
+/// `ln(x · 2^shift)` of a positive normal number.
+///
+/// `ln(m·2^e)` with `m` in [√½, √2): twice the series of `atanh((m-1)/(m+1))`.
+#[inline(always)]
+fn ln_of_normal(x: f64, shift: f64) -> f64 {
+    const SERIES: [f64; 11] = [
+        1.0 / 23.0,
+        1.0 / 21.0,
+        1.0 / 19.0,
+        1.0 / 17.0,
+        1.0 / 15.0,
+        1.0 / 13.0,
+        1.0 / 11.0,
+        1.0 / 9.0,
+        1.0 / 7.0,
+        1.0 / 5.0,
+        1.0 / 3.0,
+    ];
     const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+    let bits = x.to_bits();
+    // Eleven bits, as the narrowest number that every instruction set converts.
+    #[expect(clippy::cast_possible_truncation, reason = "the sign is 0")]
+    let exponent = f64::from((bits >> 52) as i32) - 1023.0 + shift;
+    let mantissa = f64::from_bits((bits & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000);
+    let is_high = mantissa > std::f64::consts::SQRT_2;
+    let mantissa = if is_high { mantissa * 0.5 } else { mantissa };
+    let exponent = if is_high { exponent + 1.0 } else { exponent };
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let z = s * s;
+    let mut series = SERIES[0];
+    let mut term = 1;
+    while term < SERIES.len() {
+        series = series * z + SERIES[term];
+        term += 1;
+    }
     exponent * LN2_HIGH + (2.0 * s + (2.0 * s * z * series + exponent * LN2_LOW))
 }
 
@@ -208,12 +232,13 @@ pub fn softmax(values: &mut [f32]) {
     }
 }
 
-/// Average pooling over `kernel` (odd) neighbours, stride 1, zero padding; edges divide by `kernel` too and are damped.
-#[must_use]
+/// Average pooling over `kernel` (odd) neighbours, stride 1, zero padding, into `pooled`; edges divide by `kernel` too and are
+/// damped.
 #[expect(clippy::cast_precision_loss, reason = "kernels are small")]
-pub fn avg_pool(values: &[f32], kernel: usize) -> Vec<f32> {
+pub fn avg_pool(values: &[f32], kernel: usize, pooled: &mut Vec<f32>) {
     let (half, len) = (kernel / 2, values.len());
-    let mut pooled = vec![0.0; len];
+    pooled.clear();
+    pooled.resize(len, 0.0);
     // One neighbour after the other, from left to right; those outside count as zeros.
     for offset in 0..kernel {
         let (from, to) = (offset.saturating_sub(half), half.saturating_sub(offset));
@@ -222,7 +247,6 @@ pub fn avg_pool(values: &[f32], kernel: usize) -> Vec<f32> {
         }
     }
     pooled.iter_mut().for_each(|sum| *sum /= kernel as f32);
-    pooled
 }
 
 /// Largest of `kernel` (odd) neighbours, stride 1; beyond the edges there is nothing.
@@ -260,40 +284,47 @@ pub fn top(candidates: Vec<(f32, u32)>, count: usize) -> Vec<(f32, u32)> {
     packed.into_iter().map(|word| (ascending((word >> 32) as u32), word as u32)).collect()
 }
 
-/// The places in `keys` of the `count` best of them, in [`keep_order`] by (key, `tie_break` of the place), and whether the last of
-/// them equals one that is left out: then `tie_break` decided. All places when there are fewer.
+/// Ranks `keys`: `words` becomes a list of words whose [places](place_of) are those of the `count` best keys, in [`keep_order`] by
+/// (key, `tie_break` of the place), all places when there are fewer. Whether the last of them equals one that is left out: then
+/// `tie_break` decided.
 #[must_use]
-pub fn top_places(
+pub(crate) fn top_places(
+    words: &mut Vec<u64>,
     keys: impl Iterator<Item = f32>,
     count: usize,
     tie_break: impl Fn(usize) -> u32,
-) -> (Vec<usize>, bool) {
+) -> bool {
     let score_of = |word: &u64| word >> 32;
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-    let place_of = |word: &u64| *word as u32 as usize;
-    let full_order = |word: &u64| (score_of(word), tie_break(place_of(word)));
+    let full_order = |word: &u64| (score_of(word), tie_break(place_of(*word)));
     // Words order by score, then by place.
-    let mut packed: Vec<u64> =
-        keys.zip(0u32..).map(|(key, at)| u64::from(descending(key)) << 32 | u64::from(at)).collect();
-    let is_cut = count > 0 && count < packed.len();
+    words.clear();
+    words.extend(keys.zip(0u32..).map(|(key, at)| u64::from(descending(key)) << 32 | u64::from(at)));
+    let is_cut = count > 0 && count < words.len();
     // Few of many are found without sorting the others.
-    if is_cut && count < packed.len() / 2 {
-        let (_, last, rest) = packed.select_nth_unstable(count - 1);
+    if is_cut && count < words.len() / 2 {
+        let (_, last, rest) = words.select_nth_unstable(count - 1);
         let last = score_of(last);
         let is_tied = rest.iter().any(|word| score_of(word) == last);
         if is_tied {
-            packed.select_nth_unstable_by_key(count - 1, full_order);
+            words.select_nth_unstable_by_key(count - 1, full_order);
         }
-        packed.truncate(count);
-        packed.sort_unstable();
-        order_equals(&mut packed, score_of, full_order);
-        return (packed.into_iter().map(|word| place_of(&word)).collect(), is_tied);
+        words.truncate(count);
+        words.sort_unstable();
+        order_equals(words, score_of, full_order);
+        return is_tied;
     }
-    packed.sort_unstable();
-    order_equals(&mut packed, score_of, full_order);
-    let is_tied = is_cut && score_of(&packed[count - 1]) == score_of(&packed[count]);
-    packed.truncate(count);
-    (packed.into_iter().map(|word| place_of(&word)).collect(), is_tied)
+    // What was kept in the order of its scores comes as such a run again: this sort merges runs.
+    words.sort();
+    order_equals(words, score_of, full_order);
+    let is_tied = is_cut && score_of(&words[count - 1]) == score_of(&words[count]);
+    words.truncate(count);
+    is_tied
+}
+
+/// The place that a word of [`top_places`] is about.
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+pub(crate) fn place_of(word: u64) -> usize {
+    word as u32 as usize
 }
 
 /// Orders the runs of equal scores in `sorted` by `full_order`.
@@ -362,7 +393,8 @@ mod tests {
     // Golden vector G6 of the policy specification, computed by hand: zero padding, division by 5 at the edges too.
     #[test]
     fn average_pooling_damps_the_edges() {
-        let pooled = avg_pool(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5);
+        let mut pooled = Vec::new();
+        avg_pool(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5, &mut pooled);
         for (found, expected) in pooled.iter().zip([1.2, 2.0, 3.0, 4.0, 3.6, 3.0]) {
             assert!((found - expected).abs() < 1e-6);
         }
@@ -397,7 +429,9 @@ mod tests {
                 keys.iter().zip(0..).map(|(key, at)| (*key, tie_break(at), at)).collect();
             order.sort_by(|a, b| keep_order((a.0, a.1), (b.0, b.1)));
             for count in 0..=keys.len() + 1 {
-                let (found, is_tied) = top_places(keys.iter().copied(), count, tie_break);
+                let mut words = vec![7];
+                let is_tied = top_places(&mut words, keys.iter().copied(), count, tie_break);
+                let found: Vec<usize> = words.into_iter().map(place_of).collect();
                 let expected: Vec<usize> = order.iter().take(count).map(|(_, _, at)| *at).collect();
                 assert_eq!(found, expected, "{count} of {keys:?}");
                 let is_equal = |a: f32, b: f32| a.to_bits() == b.to_bits();

@@ -118,6 +118,15 @@ impl Stream {
         num::ln(-num::ln(self.uniform()))
     }
 
+    /// The next `count` of [`Stream::ln_exponential`].
+    pub fn ln_exponentials(&mut self, count: usize) -> Vec<f64> {
+        let mut draws: Vec<f64> = (0..count).map(|_| self.uniform()).collect();
+        num::rows::logarithms(&mut draws);
+        draws.iter_mut().for_each(|draw| *draw = -*draw);
+        num::rows::logarithms(&mut draws);
+        draws
+    }
+
     /// A standard normal draw (Box–Muller, cosine branch; two words each).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * num::ln(self.uniform())).sqrt();

@@ -5,9 +5,10 @@
 //! `multiversion` only chooses how many lanes an instruction takes. Loops count places instead of zipping: a closure is compiled
 //! for the least instruction set, and a call of it stays a call.
 
-use super::{LANES, add, fold};
+use super::{LANES, add, fold, ln_of_normal};
 use crate::types::Pos;
 use multiversion::multiversion;
+use multiversion::target::target_cfg_f;
 
 /// Rows that are added in f32 before the sum goes to f64.
 const BLOCK: usize = 64;
@@ -339,7 +340,7 @@ fn mix_block<const M: usize, const N: usize>(
 
 /// [`mix`] of `M` lanes.
 #[inline(always)]
-fn mix_lanes<const M: usize>(
+fn mix_lanes<const M: usize, const WIDE: bool>(
     rows: &[f32],
     (lanes, first): (usize, usize),
     values: &[f32],
@@ -359,6 +360,11 @@ fn mix_lanes<const M: usize>(
         while at < head_dim {
             let place = (head_dim, at);
             at += match head_dim - at {
+                // Registers for as many sums as wait for one another.
+                64.. if WIDE => {
+                    mix_block::<M, 64>(&weights, values, place, block, out);
+                    64
+                }
                 32.. => {
                     mix_block::<M, 32>(&weights, values, place, block, out);
                     32
@@ -376,10 +382,9 @@ fn mix_lanes<const M: usize>(
     }
 }
 
-/// Sums of `values` (`[kv_pos, head_dim]`) over `slots`, weighted by the lanes of the rows from `first` on, as many as `out`,
-/// `[lane, head_dim]`, has room for: blocks of 64 tokens in f32, one token after the other, then f64. A row has `lanes` lanes.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
-pub(crate) fn mix(
+/// [`mix`], with 64 channels at once where the registers are wide enough for that.
+#[inline(always)]
+fn mix_all<const WIDE: bool>(
     rows: &[f32],
     (lanes, first): (usize, usize),
     values: &[f32],
@@ -394,20 +399,75 @@ pub(crate) fn mix(
         let place = (lanes, lane);
         let width = match out.len() / head_dim {
             1 => {
-                mix_lanes::<1>(rows, place, values, head_dim, slots, &mut out[..head_dim]);
+                mix_lanes::<1, WIDE>(rows, place, values, head_dim, slots, &mut out[..head_dim]);
                 1
             }
             2 | 4 => {
-                mix_lanes::<2>(rows, place, values, head_dim, slots, &mut out[..2 * head_dim]);
+                mix_lanes::<2, WIDE>(rows, place, values, head_dim, slots, &mut out[..2 * head_dim]);
                 2
             }
             _ => {
-                mix_lanes::<3>(rows, place, values, head_dim, slots, &mut out[..3 * head_dim]);
+                mix_lanes::<3, WIDE>(rows, place, values, head_dim, slots, &mut out[..3 * head_dim]);
                 3
             }
         };
         out = &mut out[width * head_dim..];
         lane += width;
+    }
+}
+
+/// Sums of `values` (`[kv_pos, head_dim]`) over `slots`, weighted by the lanes of the rows from `first` on, as many as `out`,
+/// `[lane, head_dim]`, has room for: blocks of 64 tokens in f32, one token after the other, then f64. A row has `lanes` lanes.
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+pub(crate) fn mix(
+    rows: &[f32],
+    place: (usize, usize),
+    values: &[f32],
+    head_dim: usize,
+    slots: &[Pos],
+    out: &mut [f64],
+) {
+    if target_cfg_f!(target_feature = "avx512f") {
+        mix_all::<true>(rows, place, values, head_dim, slots, out);
+    } else {
+        mix_all::<false>(rows, place, values, head_dim, slots, out);
+    }
+}
+
+/// [`super::ln`] of every value, in place.
+pub(crate) fn logarithms(values: &mut [f64]) {
+    if values.iter().all(|value| value.is_normal() && *value > 0.0) {
+        logarithms_of_normals(values);
+    } else {
+        values.iter_mut().for_each(|value| *value = super::ln(*value));
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+fn logarithms_of_normals(values: &mut [f64]) {
+    let mut at = 0;
+    while at < values.len() {
+        values[at] = ln_of_normal(values[at], 0.0);
+        at += 1;
+    }
+}
+
+/// Keys of a weighted draw without replacement: `exponent · ln(weight) - ln_e` with the logarithm of [`super::ln`], minus infinity
+/// where the weight is not above 0. Weights are finite; all are `[candidate]`, and keys replace the weights.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "keys are compared as f32; equal ones go to the earlier position"
+)]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+pub(crate) fn sampling_keys(weights: &mut [f32], exponent: f64, ln_e: &[f64]) {
+    let len = weights.len().min(ln_e.len());
+    let (weights, ln_e) = (&mut weights[..len], &ln_e[..len]);
+    for i in 0..len {
+        // As f64, what is subnormal in f32 is normal.
+        let is_positive = weights[i] > 0.0;
+        let weight = if is_positive { weights[i] } else { 1.0 };
+        let key = (exponent * ln_of_normal(f64::from(weight), 0.0) - ln_e[i]) as f32;
+        weights[i] = if is_positive { key } else { f32::NEG_INFINITY };
     }
 }
 
@@ -435,6 +495,43 @@ mod tests {
                 let query: Vec<f32> = queries.iter().map(|row| row[query]).collect();
                 let expected = crate::num::dot(&query, &keys[key * head_dim..][..head_dim]) * 0.3;
                 assert_eq!(found.to_bits(), expected.to_bits(), "{head_dim} channels, {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_logarithms_have_the_bits_of_one() {
+        for more in [&[][..], &[0.0, -1.0, f64::MIN_POSITIVE / 8.0, f64::INFINITY, f64::NAN]] {
+            let mut values: Vec<f64> = (0..1001).map(|i| f64::from(value(i) * 90.0).exp()).collect();
+            values.extend([1.0, f64::MIN_POSITIVE, f64::MAX, std::f64::consts::SQRT_2]);
+            values.extend(more);
+            let expected: Vec<u64> = values.iter().map(|x| crate::num::ln(*x).to_bits()).collect();
+            logarithms(&mut values);
+            assert_eq!(values.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn many_sampling_keys_have_the_bits_of_one() {
+        let mut weights: Vec<f32> = (0..1000).map(|i| (value(i) * 14.0).exp()).collect();
+        weights.extend([
+            0.0,
+            -0.0,
+            f32::MIN_POSITIVE,
+            1e-45,
+            f32::MAX,
+            1.0,
+            std::f32::consts::SQRT_2,
+            0.707_106_77,
+        ]);
+        let ln_e: Vec<f64> = (0..weights.len()).map(|i| f64::from(value(i + 5))).collect();
+        for exponent in [0.5, 1.0] {
+            let mut keys = weights.clone();
+            sampling_keys(&mut keys, exponent, &ln_e);
+            for ((key, weight), ln_e) in keys.iter().zip(&weights).zip(&ln_e) {
+                #[expect(clippy::cast_possible_truncation, reason = "keys are f32")]
+                let expected = (exponent * crate::num::ln(f64::from(*weight)) - ln_e) as f32;
+                assert_eq!(key.to_bits(), expected.to_bits(), "{weight}");
             }
         }
     }

@@ -23,6 +23,9 @@ pub enum Magnitude {
 }
 
 impl Magnitude {
+    /// How many measures there are.
+    pub(crate) const COUNT: usize = Self::Absmax as usize + 1;
+
     /// The measure of `vector`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "heads are a few hundred wide")]

@@ -1,5 +1,7 @@
 //! Work that the cells of a sweep share: draws and sums that depend on coordinates, not on a cell's budget.
 
+use super::lists::{Listed, Lists};
+use crate::types::Pos;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,7 +26,25 @@ pub struct MemoKey {
 #[derive(Debug, Default)]
 pub struct Memo {
     entries: RefCell<VecDeque<(MemoKey, Rc<dyn Any>)>>,
+    slots: Lists<usize>,
+    tokens: Lists<Pos>,
+    marks: Lists<bool>,
+    words: Lists<u64>,
+    numbers: Lists<f32>,
+    doubles: Lists<f64>,
 }
+
+macro_rules! listed {
+    ($($field:ident: $of:ty),+) => {
+        $(impl Listed for $of {
+            fn lists(memo: &Memo) -> &Lists<Self> {
+                &memo.$field
+            }
+        })+
+    };
+}
+
+listed! { slots: usize, tokens: Pos, marks: bool, words: u64, numbers: f32, doubles: f64 }
 
 impl Memo {
     /// Pieces that are remembered.

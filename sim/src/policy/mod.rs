@@ -14,6 +14,7 @@ pub(crate) mod doc;
 mod draws;
 mod error;
 pub mod exit;
+pub(crate) mod lists;
 mod magnitude;
 mod memo;
 mod params;

@@ -1,7 +1,7 @@
 //! The read-only views that policies decide on.
 
 use super::PolicyError;
-use super::{Memo, MemoKey, Weights, weights_from_logits};
+use super::{Magnitude, Memo, MemoKey, Weights, weights_from_logits};
 use crate::num;
 use crate::rope::Rope;
 use crate::types::{KvHead, LayerIdx, Pos, SeqIdx};
@@ -44,6 +44,14 @@ pub trait HeadData {
     /// Largest minus smallest channel of the value at `pos`.
     fn value_range(&self, pos: Pos) -> f32 {
         num::range(self.value(pos))
+    }
+
+    /// The place of the value at each position in the order of `measure`, largest first and the earlier position among equals,
+    /// `[kv_pos]`; absent where nobody has put them in order. Positions that are still to come have a place too: what may be
+    /// used is which of two resident ones comes first.
+    fn value_ranks(&self, measure: Magnitude) -> Option<Rc<Vec<u32>>> {
+        let _ = measure;
+        None
     }
 
     /// The rotary frequencies that queries and keys were turned with; absent where there is no rotation or it is unknown.

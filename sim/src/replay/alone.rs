@@ -1,7 +1,7 @@
 //! One cell by itself on one layer: for stacks that carry a state, or whose KV heads decide together.
 
 use super::RecordedHead;
-use super::attention;
+use super::attention::{self, Masses};
 use super::head_run::HeadRun;
 use super::layer::{EvictionCell, LayerEviction, LayerOutcome, Settings};
 use super::projection::Projections;
@@ -87,14 +87,14 @@ fn measure(
         let part = begin..queries.end.min((begin / TILE + 1) * TILE);
         begin = part.end;
         let step = (part.start - first_query) as usize;
-        let shares = attention::recall(head, part.clone(), slots);
-        for (sum, share) in outcome.recall[step..].iter_mut().zip(shares) {
+        let masses = Masses::of(head, part.clone(), slots);
+        for (sum, share) in outcome.recall[step..].iter_mut().zip(masses.recall(head)) {
             *sum += share;
             outcome.head_recall[at] += share;
         }
         for query in part.filter(|query| settings.is_sampled(query - first_query)) {
-            let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
-            let (kept, full) = (attention::output(head, query, slots), attention::output(head, query, &all));
+            let (mut kept, full) = (Vec::new(), attention::full_output(head, query));
+            masses.output(head, query, slots, &mut kept);
             outcome.error_sum += attention::relative_distance(&kept, &full, head.head_dim());
             outcome.error_terms += head.group() as u64;
             projections.add(head, query - first_query, &kept, &full);

@@ -6,65 +6,94 @@ use crate::policy::{HeadData, TILE};
 use crate::types::Pos;
 use std::ops::Range;
 
-/// Sums of the weights on `slots` of the lanes of `queries`, with where they begin, `[query, member]`; the queries lie in one
-/// tile.
-fn masses(head: &RecordedHead<'_>, queries: &Range<u32>, slots: &[Pos]) -> (Vec<f64>, usize) {
-    let (tile, group) = (head.tile(queries.start), head.group());
-    let first = (queries.start % TILE) as usize * group;
-    let aligned = first / LANES * LANES;
-    let mut masses = vec![0.0; (first - aligned + queries.len() * group).next_multiple_of(LANES)];
-    rows::sums(tile.rows(), tile.lanes(), aligned, slots, &mut masses);
-    (masses, first - aligned)
-}
-
-/// Share of the full-cache attention that falls on `resident`, summed over the query heads of the group, for each query of
-/// `queries`, which lie in one tile. `resident` may hold tokens after a query: it does not see them.
-pub(super) fn recall(
-    head: &RecordedHead<'_>,
+/// The attention weights on a list of tokens, summed, for queries that lie in one tile.
+pub(super) struct Masses {
+    /// Sums, `[query, member]` from `from` on.
+    sums: Vec<f64>,
+    from: usize,
     queries: Range<u32>,
-    resident: &[Pos],
-) -> impl Iterator<Item = f64> {
-    let (tile, group) = (head.tile(queries.start), head.group());
-    let first = (queries.start % TILE) as usize * group;
-    let (masses, from) = masses(head, &queries, resident);
-    (0..queries.len()).map(move |at| {
-        let lanes = at * group..(at + 1) * group;
-        lanes.fold(0.0, |sum, lane| sum + masses[from + lane] / tile.totals()[first + lane])
-    })
 }
 
-/// As [`recall`], of one query head at one query.
-pub(super) fn recall_of_member(head: &RecordedHead<'_>, query: u32, member: usize, resident: &[Pos]) -> f64 {
-    let lane = (query % TILE) as usize * head.group() + member;
-    let (masses, from) = masses(head, &(query..query + 1), resident);
-    masses[from + member] / head.tile(query).totals()[lane]
+impl Masses {
+    /// The weights of `queries` on `slots`, which may hold tokens after a query: it does not see them.
+    pub(super) fn of(head: &RecordedHead<'_>, queries: Range<u32>, slots: &[Pos]) -> Self {
+        let (tile, group) = (head.tile(queries.start), head.group());
+        let first = (queries.start % TILE) as usize * group;
+        let aligned = first / LANES * LANES;
+        let mut sums = vec![0.0; (first - aligned + queries.len() * group).next_multiple_of(LANES)];
+        rows::sums(tile.rows(), tile.lanes(), aligned, slots, &mut sums);
+        Self { sums, from: first - aligned, queries }
+    }
+
+    /// Sums of one query, `[member]`.
+    fn of_query(&self, query: u32, group: usize) -> &[f64] {
+        &self.sums[self.from + (query - self.queries.start) as usize * group..][..group]
+    }
+
+    /// Shares of the full-cache attention, summed over the query heads of the group, for each query.
+    pub(super) fn recall(&self, head: &RecordedHead<'_>) -> impl Iterator<Item = f64> {
+        let totals = head.tile(self.queries.start).totals();
+        let group = head.group();
+        self.queries.clone().map(move |query| {
+            let totals = &totals[(query % TILE) as usize * group..];
+            self.of_query(query, group).iter().zip(totals).fold(0.0, |sum, (mass, total)| sum + mass / total)
+        })
+    }
+
+    /// Attention outputs of the query at `query` over `slots`, those that this was made for, into `outputs`; see [`output_over`].
+    pub(super) fn output(&self, head: &RecordedHead<'_>, query: u32, slots: &[Pos], outputs: &mut Vec<f64>) {
+        output_over(head, query, slots, self.of_query(query, head.group()), outputs);
+    }
 }
 
-/// Attention outputs of the query at `query` over `slots`, softmax over them, `[member, head_dim]`. Zeros where they have no
-/// weight at all.
-pub(super) fn output(head: &RecordedHead<'_>, query: u32, slots: &[Pos]) -> Vec<f64> {
+/// Attention outputs of the query at `query` over `slots`, softmax over them, into `outputs`, `[member, head_dim]`; `masses` are the sums of its
+/// weights on them, `[member]`. Zeros where they have no weight at all.
+fn output_over(head: &RecordedHead<'_>, query: u32, slots: &[Pos], masses: &[f64], outputs: &mut Vec<f64>) {
     let (tile, group) = (head.tile(query), head.group());
     let (first, head_dim) = ((query % TILE) as usize * group, head.head_dim());
-    let (masses, from) = masses(head, &(query..query + 1), slots);
-    let mut outputs = vec![0.0; group * head_dim];
-    rows::mix(tile.rows(), (tile.lanes(), first), head.values(), head_dim, slots, &mut outputs);
-    for (member, output) in outputs.chunks_exact_mut(head_dim).enumerate() {
-        let mass = masses[from + member];
-        let renormalise = if mass > 0.0 { 1.0 / mass } else { 0.0 };
+    outputs.resize(group * head_dim, 0.0);
+    rows::mix(tile.rows(), (tile.lanes(), first), head.values(), head_dim, slots, outputs);
+    for (output, mass) in outputs.chunks_exact_mut(head_dim).zip(masses) {
+        let renormalise = if *mass > 0.0 { 1.0 / mass } else { 0.0 };
         output.iter_mut().for_each(|x| *x *= renormalise);
     }
+}
+
+/// Attention outputs of the query at `query` with the full cache, `[member, head_dim]`.
+pub(super) fn full_output(head: &RecordedHead<'_>, query: u32) -> Vec<f64> {
+    let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
+    let totals = &head.tile(query).totals()[(query % TILE) as usize * head.group()..][..head.group()];
+    let mut outputs = Vec::new();
+    output_over(head, query, &all, totals, &mut outputs);
     outputs
 }
 
+/// Share of the full-cache attention that falls on `resident`, summed over the query heads of the group.
+pub(super) fn recall(head: &RecordedHead<'_>, query: u32, resident: &[Pos]) -> f64 {
+    Masses::of(head, query..query + 1, resident).recall(head).sum()
+}
+
+/// As [`recall`], of one query head.
+pub(super) fn recall_of_member(head: &RecordedHead<'_>, query: u32, member: usize, resident: &[Pos]) -> f64 {
+    let group = head.group();
+    let total = head.tile(query).totals()[(query % TILE) as usize * group + member];
+    Masses::of(head, query..query + 1, resident).of_query(query, group)[member] / total
+}
+
+/// Additions that do not wait for one another.
+const SQUARES: usize = 8;
+
 /// `|found - expected| / |expected|` of each member, summed; both `[member, head_dim]`.
 pub(super) fn relative_distance(found: &[f64], expected: &[f64], head_dim: usize) -> f64 {
-    let square = |x: f64| x * x;
     let of_member = |(found, expected): (&[f64], &[f64])| {
-        let (mut apart, mut size) = (0.0, 0.0);
-        for (f, e) in found.iter().zip(expected) {
-            apart += square(f - e);
-            size += square(*e);
+        let (mut apart, mut size) = ([0.0; SQUARES], [0.0; SQUARES]);
+        for (found, expected) in found.chunks(SQUARES).zip(expected.chunks(SQUARES)) {
+            for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+                apart[i] += (f - e) * (f - e);
+                size[i] += e * e;
+            }
         }
+        let (apart, size) = (apart.iter().sum::<f64>(), size.iter().sum::<f64>());
         if size > 0.0 { (apart / size).sqrt() } else { 0.0 }
     };
     found.chunks_exact(head_dim).zip(expected.chunks_exact(head_dim)).map(of_member).sum()

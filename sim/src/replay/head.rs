@@ -1,7 +1,7 @@
 //! One recorded KV head as policies see it.
 
 use crate::num;
-use crate::policy::{HeadData, Memo, TILE, Weights, mean_attention, tiles, weights_from_logits};
+use crate::policy::{HeadData, Magnitude, Memo, TILE, Weights, mean_attention, tiles, weights_from_logits};
 use crate::rope::Rope;
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos, QHead};
 use std::cell::OnceCell;
@@ -52,6 +52,8 @@ pub struct RecordedHead<'a> {
     values: &'a [f32],
     head_dim: usize,
     ranges: OnceCell<Vec<f32>>,
+    /// See [`HeadData::value_ranks`], by measure.
+    ranks: [OnceCell<Option<Rc<Vec<u32>>>>; Magnitude::COUNT],
     /// Attention weights of sixteen queries each, computed when they are first asked for, `[q_pos / 16]`.
     tiles: Vec<OnceCell<Tile>>,
     memo: Rc<Memo>,
@@ -90,6 +92,7 @@ impl<'a> RecordedHead<'a> {
             values: rows("v", &tensors.v, shape.kv_heads, head.idx())?,
             head_dim,
             ranges: OnceCell::new(),
+            ranks: Default::default(),
             tiles: (0..len.div_ceil(TILE)).map(|_| OnceCell::new()).collect(),
             memo: Rc::new(Memo::default()),
             len,
@@ -189,6 +192,10 @@ impl HeadData for RecordedHead<'_> {
         self.ranges()[pos.idx()]
     }
 
+    fn value_ranks(&self, measure: Magnitude) -> Option<Rc<Vec<u32>>> {
+        self.ranks[measure as usize].get_or_init(|| ranks_of(self, measure)).clone()
+    }
+
     fn weights(&self, queries: Range<u32>, keys: &[Pos], temperature: f32, out: &mut Weights) {
         let recorded = if is_one(temperature) { self.tame_tiles(&queries) } else { None };
         let Some(recorded) = recorded else {
@@ -238,4 +245,18 @@ impl HeadData for RecordedHead<'_> {
 
 fn is_one(temperature: f32) -> bool {
     temperature.to_bits() == 1.0f32.to_bits()
+}
+
+/// The places of all values in the order of `measure`, `[kv_pos]`; nothing where one has no measure.
+fn ranks_of(head: &RecordedHead<'_>, measure: Magnitude) -> Option<Rc<Vec<u32>>> {
+    let sizes: Vec<f32> = (0..head.len).map(|pos| measure.of_value(head, Pos::new(pos))).collect();
+    if sizes.iter().any(|size| size.is_nan()) {
+        return None;
+    }
+    let mut ranks = vec![0; sizes.len()];
+    let order = num::top(sizes.into_iter().zip(0..head.len).collect(), head.len as usize);
+    for (rank, (_, pos)) in (0..head.len).zip(order) {
+        ranks[pos as usize] = rank;
+    }
+    Some(Rc::new(ranks))
 }

@@ -1,14 +1,14 @@
 //! All cells on one KV head: cells whose residents are the same tokens in the same slots are worked out once.
 
 use super::RecordedHead;
-use super::attention;
+use super::attention::{self, Masses};
 use super::layer::{EvictionCell, Settings};
 use super::projection;
 use super::recording::wide_count;
 use crate::ledger::KeptSet;
 use crate::num;
 use crate::policy::compose::Eviction;
-use crate::policy::{At, PolicyError, TILE};
+use crate::policy::{At, PolicyError, TILE, lists};
 use crate::types::Pos;
 use std::rc::Rc;
 
@@ -81,6 +81,8 @@ pub(super) struct HeadRun<'a> {
     errors: Vec<f64>,
     /// Outputs of the full cache at sampled queries of the tile at hand.
     full: Vec<Full>,
+    /// Room for the outputs of one class.
+    outputs: Vec<f64>,
     pending: Vec<Pending>,
     /// Tokens among the widest sixteenth that are resident at the end, `[class]`.
     wide: Vec<u64>,
@@ -102,6 +104,7 @@ impl<'a> HeadRun<'a> {
             recall: vec![0.0; steps * cells],
             errors: vec![0.0; cells],
             full: Vec::new(),
+            outputs: Vec::new(),
             pending: Vec::new(),
             wide: Vec::new(),
         }
@@ -137,27 +140,28 @@ impl<'a> HeadRun<'a> {
             let queries = class.measured..end.min((class.measured / TILE + 1) * TILE);
             class.measured = queries.end;
             let step = (queries.start - self.first_query) as usize;
-            for (at, share) in attention::recall(&self.head, queries.clone(), &class.slots).enumerate() {
+            let masses = Masses::of(&self.head, queries.clone(), &class.slots);
+            for (at, share) in masses.recall(&self.head).enumerate() {
                 for cell in &class.members {
                     self.recall[cell * self.steps + step + at] = share;
                 }
             }
             for query in queries.filter(|query| self.settings.is_sampled(query - self.first_query)) {
                 // Tokens after the query have no weight.
-                let kept = attention::output(&self.head, query, &class.slots);
+                masses.output(&self.head, query, &class.slots, &mut self.outputs);
+                let kept = &self.outputs;
                 let at = match self.full.iter().position(|full| full.query == query) {
                     Some(at) => at,
                     None => {
-                        let all: Vec<Pos> = (0..=query).map(Pos::new).collect();
-                        let outputs = attention::output(&self.head, query, &all);
+                        let outputs = attention::full_output(&self.head, query);
                         let written = projection::written(&self.head, &outputs).unwrap_or_default();
                         self.full.push(Full { query, outputs, written });
                         self.full.len() - 1
                     }
                 };
                 let full = &self.full[at].outputs;
-                let error = attention::relative_distance(&kept, full, self.head.head_dim());
-                if let Some(delta) = projection::difference(&self.head, &kept, full) {
+                let error = attention::relative_distance(kept, full, self.head.head_dim());
+                if let Some(delta) = projection::difference(&self.head, kept, full) {
                     self.pending.push(Pending { query, delta, members: class.members.clone() });
                 }
                 for cell in &class.members {
@@ -183,8 +187,10 @@ impl<'a> HeadRun<'a> {
             let parent = self.class_of[due.cell];
             self.measure(parent, seen);
             let key = (parent, due.scorer, due.eviction);
-            if shared_key != Some(key) {
-                scores = None;
+            if shared_key != Some(key)
+                && let Some(Ok(left)) = scores.take().map(Rc::try_unwrap)
+            {
+                lists::give_back(&self.head, left);
             }
             let at = At { seen, eviction: due.eviction, ..self.at };
             let EvictionCell { stack, seed } = cells[due.cell];
@@ -231,7 +237,8 @@ impl<'a> HeadRun<'a> {
     fn add(&mut self, class: Class) -> usize {
         match self.classes.iter().position(|old| old.members.is_empty()) {
             Some(place) => {
-                self.classes[place] = class;
+                let left = std::mem::replace(&mut self.classes[place], class);
+                lists::give_back(&self.head, left.slots);
                 place
             }
             None => {

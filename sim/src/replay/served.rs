@@ -186,7 +186,7 @@ fn bits_read(stack: &Stack, state: &HeadState, read: &Read, shape: &ModelShape, 
 fn recall(head: &RecordedHead<'_>, query: u32, read: &Read) -> f64 {
     let is_shared = read.lists.windows(2).all(|pair| pair[0] == pair[1]);
     match read.lists.first() {
-        Some(list) if is_shared => attention::recall(head, query..query + 1, list).sum(),
+        Some(list) if is_shared => attention::recall(head, query, list),
         _ => read
             .lists
             .iter()

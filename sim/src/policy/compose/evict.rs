@@ -3,7 +3,7 @@
 use super::{KeepOrder, Stack};
 use crate::policy::budget::Demand;
 use crate::policy::select::Selection;
-use crate::policy::{At, Draws, HeadData, HeadView, Peer, PolicyError};
+use crate::policy::{At, Draws, HeadData, HeadView, Peer, PolicyError, lists};
 use crate::types::Pos;
 use std::rc::Rc;
 
@@ -65,6 +65,8 @@ pub(super) struct Prepared {
     pub(super) sinks: Vec<usize>,
     pub(super) reserved: Vec<usize>,
     pub(super) choice: Vec<usize>,
+    /// Whether a slot is in `choice`, `[scored]`.
+    pub(super) is_free: Vec<bool>,
     pub(super) room: usize,
     /// `[scored]`; empty when nothing is chosen.
     pub(super) scores: Rc<Vec<f32>>,
@@ -218,9 +220,18 @@ impl Stack {
         let mut view = self.view(head, recent, peers);
         let draws = Draws::new(seed, head.at);
         let mut sinks = Vec::with_capacity((self.knobs.sinks as usize).min(view.scored().len()));
-        let mut choice = Vec::with_capacity(view.scored().len());
-        for (slot, pos) in view.scored().iter().enumerate() {
-            if pos.get() < self.knobs.sinks { sinks.push(slot) } else { choice.push(slot) }
+        let mut choice: Vec<usize> = lists::take(head.data);
+        let mut is_free: Vec<bool> = lists::take(head.data);
+        is_free.extend(view.scored().iter().map(|pos| pos.get() >= self.knobs.sinks));
+        // Sinks come first, as a rule: then the rest is a range.
+        let first = is_free.iter().position(|is_free| *is_free).unwrap_or(is_free.len());
+        sinks.extend(0..first);
+        if is_free[first..].iter().all(|is_free| *is_free) {
+            choice.extend(first..is_free.len());
+        } else {
+            for (slot, is_free) in is_free.iter().enumerate().skip(first) {
+                if *is_free { choice.push(slot) } else { sinks.push(slot) }
+            }
         }
         let room = (head.capacity as usize).saturating_sub(recent + sinks.len());
         let room = room.max(usize::from(recent + sinks.len() == 0)).min(choice.len());
@@ -229,8 +240,10 @@ impl Stack {
         let taken = if self.reserve.holds_sinks() { sinks.len() } else { 0 };
         let reservable = wanted.saturating_sub(taken).min(room);
         let reserved = self.reserve.reserve(&view, &choice, reservable, &draws)?;
-        check_choice(self.reserve.spec().id, &reserved, &choice, reservable, view.scored().len())?;
-        take_out(&mut choice, &reserved);
+        take(self.reserve.spec().id, &reserved, &choice, reservable, &mut is_free)?;
+        if !reserved.is_empty() {
+            choice.retain(|slot| is_free[*slot]);
+        }
 
         let room = (room - reserved.len()).min(choice.len());
         (view.choice, view.room) = (&choice, room);
@@ -243,11 +256,11 @@ impl Stack {
             Rc::new(self.scores(&view, &draws)?)
         };
         *shared = is_asked.then(|| scores.clone());
-        Ok(Prepared { recent, sinks, reserved, choice, room, scores })
+        Ok(Prepared { recent, sinks, reserved, choice, is_free, room, scores })
     }
 
     fn scores(&self, view: &HeadView<'_>, draws: &Draws) -> Result<Vec<f32>, PolicyError> {
-        let mut scores = Vec::new();
+        let mut scores = lists::take(view.data);
         if self.score.accumulates() && view.mass.len() != view.resident.len() {
             let (policy, what) = (self.score.spec().id, "the accumulated attention of every resident token");
             return Err(PolicyError::Missing { policy, what });
@@ -271,7 +284,7 @@ impl Stack {
         seed: u64,
         prepared: Prepared,
     ) -> Result<Eviction, PolicyError> {
-        let Prepared { recent, sinks, reserved, choice, room, scores } = prepared;
+        let Prepared { recent, sinks, reserved, choice, mut is_free, room, scores } = prepared;
         let view = HeadView { choice: &choice, room, ..self.view(head, recent, peers) };
         let selection = if room == 0 {
             Selection::default()
@@ -279,16 +292,18 @@ impl Stack {
             self.select.select(&view, &scores, &choice, room, &Draws::new(seed, head.at))?
         };
         let policy = self.select.spec().id;
-        check_choice(policy, &selection.slots, &choice, room, view.scored().len())?;
+        take(policy, &selection.slots, &choice, room, &mut is_free)?;
         if selection.slots.len() != room {
             return Err(PolicyError::Contract { policy, rule: "as many tokens as there is room for" });
         }
-        let (scored, resident) = (view.scored(), head.resident);
+        let resident = head.resident;
+        let scored = &resident[..resident.len() - recent];
         let chosen =
             [(&sinks, Reason::Sink), (&reserved, Reason::Reserved), (&selection.slots, Reason::Selected)];
         // Room for what is stored until the next eviction, too: the list grows on.
-        let (mut kept, mut reasons) =
-            (Vec::with_capacity(resident.len()), Vec::with_capacity(resident.len()));
+        let (mut kept, mut reasons): (Vec<Pos>, _) =
+            (lists::take(head.data), Vec::with_capacity(resident.len()));
+        kept.reserve(resident.len());
         for (slots, reason) in chosen {
             kept.extend(slots.iter().map(|&slot| scored[slot]));
             reasons.resize(kept.len(), reason);
@@ -300,23 +315,22 @@ impl Stack {
         }
         kept.extend_from_slice(&resident[resident.len() - recent..]);
         reasons.resize(kept.len(), Reason::Recent);
+        for list in [choice, reserved, selection.slots] {
+            lists::give_back(head.data, list);
+        }
+        lists::give_back(head.data, is_free);
         Ok(Eviction { kept, reasons, tied: selection.tied })
     }
 }
 
-/// A proposal must be a set of at most `count` members of `choice`, which are slots below `slots`.
-pub(super) fn check_choice(
+/// Takes a proposal out of what is free, `[slot]`. It must be a set of at most `count` members of `choice`, the free slots.
+pub(super) fn take(
     policy: &'static str,
     proposed: &[usize],
     choice: &[usize],
     count: usize,
-    slots: usize,
+    is_free: &mut [bool],
 ) -> Result<(), PolicyError> {
-    if proposed.is_empty() {
-        return Ok(());
-    }
-    let mut is_free = vec![false; slots];
-    choice.iter().for_each(|slot| is_free[*slot] = true);
     for slot in proposed {
         match is_free.get_mut(*slot) {
             Some(free) if *free => *free = false,
@@ -330,14 +344,4 @@ pub(super) fn check_choice(
         return Err(PolicyError::Contract { policy, rule: "no more tokens than there is room for" });
     }
     Ok(())
-}
-
-/// Takes `taken` out of `choice`; both are slots.
-pub(super) fn take_out(choice: &mut Vec<usize>, taken: &[usize]) {
-    let Some(last) = taken.iter().max() else {
-        return;
-    };
-    let mut is_taken = vec![false; last + 1];
-    taken.iter().for_each(|slot| is_taken[*slot] = true);
-    choice.retain(|slot| !is_taken.get(*slot).is_some_and(|taken| *taken));
 }

@@ -5,7 +5,7 @@
 //! positions that begin at multiples of N, by the mean score of their resident tokens; a run that holds a protected token or is not
 //! complete yet stays whole.
 
-use super::evict::{Eviction, HeadInput, Prepared, Reason, check_choice, take_out};
+use super::evict::{Eviction, HeadInput, Prepared, Reason, take};
 use super::{KeepOrder, Stack};
 use crate::policy::select::Selection;
 use crate::policy::{Draws, HeadView, PolicyError};
@@ -85,7 +85,7 @@ impl Stack {
             return Err(broken("all KV heads of a layer hold the same tokens"));
         }
         let merged = merged(prepared).ok_or_else(|| broken("one proposal a head"))?;
-        let Prepared { recent, sinks, reserved, choice, room, scores } = merged;
+        let Prepared { recent, sinks, reserved, choice, mut is_free, room, scores } = merged;
         let scored = &first.resident[..first.resident.len() - recent];
         let units = Units::of(scored, &choice, first.at.seen, self.granularity.tokens());
         let room = room.saturating_sub(units.forced.len()) / self.granularity.tokens() as usize;
@@ -98,7 +98,9 @@ impl Stack {
         } else {
             self.select.select(&view, &scores, &first_slots, room, &Draws::new(seed, first.at))?
         };
-        check_choice(self.select.spec().id, &selection.slots, &first_slots, room, scored.len())?;
+        is_free.fill(false);
+        first_slots.iter().for_each(|slot| is_free[*slot] = true);
+        take(self.select.spec().id, &selection.slots, &first_slots, room, &mut is_free)?;
         if selection.slots.len() != room {
             return Err(broken("as many units as there is room for"));
         }
@@ -138,14 +140,14 @@ fn merged(prepared: Vec<Prepared>) -> Option<Prepared> {
             }
         }
     }
-    take_out(&mut choice, &reserved);
+    choice.retain(|slot| !reserved.contains(slot));
     let mut scores = vec![0.0; prepared.iter().map(|head| head.scores.len()).max().unwrap_or(0)];
     for head in &prepared {
         crate::num::add_scaled(&mut scores, 1.0 / heads, &head.scores);
     }
-    let (recent, sinks) = (first.recent, first.sinks.clone());
+    let (recent, sinks, is_free) = (first.recent, first.sinks.clone(), first.is_free.clone());
     let room = room.saturating_sub(reserved.len()).min(choice.len());
-    Some(Prepared { recent, sinks, reserved, choice, room, scores: Rc::new(scores) })
+    Some(Prepared { recent, sinks, reserved, choice, is_free, room, scores: Rc::new(scores) })
 }
 
 /// Slots that stay or go together.

@@ -4,11 +4,11 @@
 //! small ranges and are protected by the stack; they count among the N_v slots, as in the reference, unless
 //! `sinks_inside` is false. N_v is chosen
 //! anew at each eviction: a token loses its slot when wider ones arrive. Ties go to the earlier position. Needs: v.
-//! Cost: O(n · head_dim), once a token if the data source remembers ranges.
+//! Cost: O(n · head_dim + n log n); on a recording O(n), since the order of widths is worked out once a head.
 
 use super::Reserve;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::select::best;
+use crate::policy::select::{best, first_ranked};
 use crate::policy::{
     Draws, Entry, Family, HeadView, Law, Magnitude, Needs, PolicyError, PolicySpec, Randomness,
 };
@@ -84,6 +84,9 @@ impl Reserve for ValueMagnitude {
         _draws: &Draws,
     ) -> Result<Vec<usize>, PolicyError> {
         let scored = view.scored();
+        if let Some(ranks) = view.data.value_ranks(self.params.measure) {
+            return Ok(first_ranked(view, &ranks, choice, count));
+        }
         let mut widths = Vec::with_capacity(choice.len());
         for &slot in choice {
             let width = self.params.measure.of_value(view.data, scored[slot]);

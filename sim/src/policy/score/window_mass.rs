@@ -11,7 +11,7 @@
 use super::Score;
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness, lists};
 use serde::{Deserialize, Serialize};
 
 /// Identity and capabilities.
@@ -92,7 +92,9 @@ impl Score for WindowMass {
         };
         view.data.mean_attention(view.last_window(window), keys, scored.len(), temperature, out);
         if pool > 1 {
-            *out = num::avg_pool(out, pool as usize);
+            let mut pooled = lists::take(view.data);
+            num::avg_pool(out, pool as usize, &mut pooled);
+            lists::give_back(view.data, std::mem::replace(out, pooled));
         }
         Ok(())
     }

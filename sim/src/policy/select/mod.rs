@@ -3,7 +3,8 @@
 pub mod top_k;
 pub mod weighted_sample;
 
-use super::{Draws, HeadView, PolicyError, PolicySpec};
+use super::{Draws, HeadView, PolicyError, PolicySpec, lists};
+use crate::num;
 
 /// What a selector chose.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,6 +49,20 @@ pub trait Select: std::fmt::Debug + Send + Sync {
     fn params(&self) -> serde_json::Value;
 }
 
+/// The `count` of `choice` that come first by `ranks`, `[kv_pos]`: what [`best`] gives where a token's key is always the same, without
+/// sorting.
+pub(super) fn first_ranked(view: &HeadView<'_>, ranks: &[u32], choice: &[usize], count: usize) -> Vec<usize> {
+    let scored = view.scored();
+    let (mut slots, mut first): (Vec<usize>, Vec<usize>) = (lists::take(view.data), lists::take(view.data));
+    slots.resize(ranks.len(), usize::MAX);
+    for slot in choice {
+        slots[ranks[scored[*slot].idx()] as usize] = *slot;
+    }
+    first.extend(slots.iter().copied().filter(|slot| *slot != usize::MAX).take(count));
+    lists::give_back(view.data, slots);
+    first
+}
+
 /// The `count` best of `choice` by `keys` (one for each of `choice`), earlier positions first among equals.
 pub(super) fn best(
     view: &HeadView<'_>,
@@ -56,7 +71,10 @@ pub(super) fn best(
     count: usize,
 ) -> Selection {
     let scored = view.scored();
-    let (mut slots, tied) = crate::num::top_places(keys, count, |at| scored[choice[at]].get());
-    slots.iter_mut().for_each(|at| *at = choice[*at]);
+    let mut words = lists::take(view.data);
+    let tied = num::top_places(&mut words, keys, count, |at| scored[choice[at]].get());
+    let mut slots: Vec<usize> = lists::take(view.data);
+    slots.extend(words.iter().map(|word| choice[num::place_of(*word)]));
+    lists::give_back(view.data, words);
     Selection { slots, tied }
 }

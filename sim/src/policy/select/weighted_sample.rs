@@ -8,9 +8,9 @@
 //! belongs to (seed, sequence, layer, KV head, eviction, position). Needs: non-negative scores. Cost: O(n + k log k).
 
 use super::{Select, Selection, best};
-use crate::num;
+use crate::num::rows;
 use crate::policy::doc::{as_json, defaults, params};
-use crate::policy::{Draws, Entry, Family, HeadView, Needs, PolicyError, PolicySpec, Randomness};
+use crate::policy::{Draws, Entry, Family, HeadView, Needs, PolicyError, PolicySpec, Randomness, lists};
 
 /// Identity and capabilities.
 pub const SPEC: PolicySpec = PolicySpec {
@@ -52,15 +52,6 @@ struct WeightedSample {
     params: Params,
 }
 
-/// The sampling key of weight `w` under the draw `ln_e`; minus infinity when the weight is not positive.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "keys are compared as f32; equal ones go to the earlier position"
-)]
-fn sampling_key(weight: f32, exponent: f64, ln_e: f64) -> f32 {
-    if weight > 0.0 { (exponent * num::ln(f64::from(weight)) - ln_e) as f32 } else { f32::NEG_INFINITY }
-}
-
 impl Select for WeightedSample {
     fn spec(&self) -> &'static PolicySpec {
         &SPEC
@@ -82,14 +73,15 @@ impl Select for WeightedSample {
         }
         let scored = view.scored();
         let seen = view.at.seen;
-        let ln_e = view.shared(draws.key_of_head(SPEC.id, u64::from(seen)), || -> Vec<f64> {
-            let mut stream = draws.of_head(SPEC.id);
-            (0..seen).map(|_| stream.ln_exponential()).collect()
+        let ln_e = view.shared(draws.key_of_head(SPEC.id, u64::from(seen)), || {
+            draws.of_head(SPEC.id).ln_exponentials(seen as usize)
         });
-        let keys: Vec<f32> = choice
-            .iter()
-            .map(|&slot| sampling_key(scores[slot], self.params.exponent, ln_e[scored[slot].idx()]))
-            .collect();
+        let mut keys: Vec<f32> = lists::take(view.data);
+        keys.extend(choice.iter().map(|&slot| scores[slot]));
+        let mut drawn: Vec<f64> = lists::take(view.data);
+        drawn.extend(choice.iter().map(|&slot| ln_e[scored[slot].idx()]));
+        rows::sampling_keys(&mut keys, self.params.exponent, &drawn);
+        lists::give_back(view.data, drawn);
         let positive = keys.iter().filter(|key| key.is_finite()).count();
         let mut selection = best(view, keys.iter().copied(), choice, count.min(positive));
         if count > positive {
@@ -99,6 +91,7 @@ impl Select for WeightedSample {
             selection.slots.extend(rest.into_iter().take(count - positive));
             selection.tied = false;
         }
+        lists::give_back(view.data, keys);
         Ok(selection)
     }
 
@@ -118,16 +111,14 @@ impl Select for WeightedSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::num;
 
     // Golden vector G7 of the policy specification: exponentials [0.7, 0.2, 1.1, 0.05] with weights [0.5, 0.3, 0.15,
     // 0.05] give keys w/e = [0.7143, 1.5, 0.1364, 1.0], so two draws choose {1, 3} in that order.
     #[test]
     fn fixed_exponentials_choose_the_golden_set() {
-        let keys: Vec<f32> = [0.5f32, 0.3, 0.15, 0.05]
-            .iter()
-            .zip([0.7f64, 0.2, 1.1, 0.05])
-            .map(|(&w, e)| sampling_key(w, 1.0, num::ln(e)))
-            .collect();
+        let mut keys = [0.5f32, 0.3, 0.15, 0.05];
+        rows::sampling_keys(&mut keys, 1.0, &[0.7, 0.2, 1.1, 0.05].map(num::ln));
         let order = num::top(keys.iter().copied().zip(0u32..).collect(), 2);
         assert_eq!(order.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 3]);
         assert!((f64::from(keys[0]).exp() - 0.7143).abs() < 1e-4);
