@@ -8,6 +8,7 @@
 mod branches;
 mod buglog;
 mod chain_text;
+mod device;
 mod exported;
 mod families;
 pub(crate) mod gguf_files;

@@ -257,7 +257,7 @@ fn what_is_not_at_hand_reads_as_nan_and_is_remembered() {
     let pass = decoder.forward(&[7, 8], taps).unwrap();
     ring.take(&pass);
     decoder.retain(1, &[vec![0, 3], vec![2]]).unwrap();
-    let head = LiveHead::new(&decoder.cache().layers()[1], &ring, 1, 1);
+    let head = LiveHead::new(&decoder.cache().layers()[1], &ring, 1, 1).unwrap();
     assert_eq!(head.missed(), None);
     let is_there = |row: &[f32]| row.len() == 8 && row.iter().all(|x| x.is_finite());
     let resident: Vec<bool> = (0..5).map(|pos| is_there(head.key(Pos::new(pos)))).collect();

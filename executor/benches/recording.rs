@@ -1,4 +1,5 @@
-//! What recording costs beside the same loop without taps, what an early exit saves, and what decoding branches together saves, in one interleaved run.
+//! What recording costs beside the same loop without taps, what an early exit saves, what decoding branches together saves, and what crosses between host
+//! and sessions at a decode step, in one interleaved run.
 //!
 //! `cargo bench -p kvlab-executor` on the embedded model, or `cargo bench -p kvlab-executor -- MODEL [TOKENS]` with a GGUF file
 //! or a folder. Prints the least time of interleaved rounds and ratios of them; asserts nothing about time.
@@ -7,8 +8,8 @@ use kvlab_executor::branches::{BranchPlan, Protocol, TreeSet, record_branches};
 use kvlab_executor::setup::{SetupOptions, ensure_library};
 use kvlab_executor::workload::chain::LEVELS;
 use kvlab_executor::{
-    Flow, LoadOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, ProviderChoice, Quiet,
-    RecordItem, RecordPlan, Taps, embedded_model, record,
+    CacheMemory, Flow, LoadOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, ProviderChoice,
+    Quiet, RecordItem, RecordPlan, Taps, embedded_model, record,
 };
 use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
 use std::num::NonZeroUsize;
@@ -106,6 +107,46 @@ fn pass(model: &mut Model, layers: usize) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
+/// Where keys and values lie, under the CPU provider.
+const MEMORIES: [(&str, CacheMemory); 2] =
+    [("keys and values on the host", CacheMemory::Host), ("as on a device", CacheMemory::Device)];
+
+/// What it costs to decode with keys and values elsewhere, and what crosses at the first and last step.
+#[expect(clippy::print_stdout, reason = "a bench prints its figures")]
+fn memories(path: &Path, options: &LoadOptions, new: u32) {
+    println!(
+        "decoding {new} tokens behind {PROMPT}, sum of {ROUNDS} rounds, and what crosses between host and sessions at a step"
+    );
+    let mut models: Vec<Model> = MEMORIES
+        .iter()
+        .map(|(_, cache)| LoadOptions { cache: *cache, ..options.clone() })
+        .map(|options| Model::load(path, &options, &Quiet).expect("the model loads"))
+        .collect();
+    let mut found = vec![(0.0, Vec::new()); MEMORIES.len()];
+    for _ in 0..ROUNDS {
+        for (model, (processor, crossed)) in models.iter_mut().zip(&mut found) {
+            let tokens = prompt(model);
+            let mut decoder = model.decoder().expect("a decoder");
+            decoder.forward(&tokens, Taps::NONE).expect("a pass");
+            let begin = processor_seconds();
+            *crossed = (0..new)
+                .map(|step| {
+                    let before = decoder.crossed();
+                    decoder.forward(&[tokens[(step % PROMPT) as usize]], Taps::NONE).expect("a pass");
+                    decoder.crossed().since(before).bytes()
+                })
+                .collect();
+            *processor += processor_seconds() - begin;
+        }
+    }
+    for ((name, _), (processor, crossed)) in MEMORIES.iter().zip(&found) {
+        let (first, last) = (crossed.first().unwrap_or(&0), crossed.last().unwrap_or(&0));
+        println!(
+            "{name:42} {processor:9.2} s processor, {first} bytes at the first step, {last} at the last"
+        );
+    }
+}
+
 /// Branches of a problem that are decoded in one pass.
 const BATCHES: [usize; 4] = [1, 2, 4, 8];
 
@@ -185,6 +226,7 @@ fn main() {
             whole / least(passes)
         );
     }
+    memories(&path, &options, new);
     let is_chain = words.is_empty();
     let set = if is_chain {
         TreeSet::chain(LEVELS[0], 6, 7, 8, false)

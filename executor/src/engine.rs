@@ -1,14 +1,17 @@
 //! The sessions and tables that run a model: one session per layer, one for the output head, the embedding, the frequencies.
 
+use std::sync::Arc;
+
 use crate::{
     decode::{Head, NewHead},
+    device::Memory,
     error::ExecutorError,
     family::DecoderConfig,
     graph::{AttentionOutput, head_graph, layer_graph},
     model::LoadOptions,
     progress::Progress,
     rope::Rope,
-    runtime::{Runtime, Session},
+    runtime::{Crossed, Runtime, Session, Traffic},
     setup::sha256_of_bytes,
     weights::WeightSource,
 };
@@ -19,8 +22,11 @@ pub(crate) struct Engine {
     pub(crate) config: DecoderConfig,
     pub(crate) rope: Rope,
     pub(crate) layers: Vec<Session>,
+    /// Where what layers store and pass on lies.
+    pub(crate) memory: Memory,
     pub(crate) head: Head,
     pub(crate) gives_attention: bool,
+    traffic: Arc<Traffic>,
     /// `[vocab, hidden]`
     embedding: Vec<f32>,
     /// SHA-256 over the digests of both graphs.
@@ -37,10 +43,11 @@ impl Engine {
     ) -> Result<Self, ExecutorError> {
         progress.start("loading the model", Some(config.layers as u64 + 1));
         let attention = if options.attention { AttentionOutput::Given } else { AttentionOutput::Hidden };
+        let memory = Memory::new(options.cache, runtime, config)?;
         let mut layers = Vec::with_capacity(config.layers);
         let mut layer_graph_sha256 = String::new();
         for layer in 0..config.layers {
-            let graph = layer_graph(config, &weights.layer(layer)?, attention);
+            let graph = layer_graph(config, &weights.layer(layer)?, attention, memory.residence());
             if layer == 0 {
                 layer_graph_sha256 = sha256_of_bytes(&graph.model);
             }
@@ -61,8 +68,14 @@ impl Engine {
         });
         progress.advance(1);
         progress.finish();
+        let traffic = Arc::clone(runtime.traffic());
         let (config, rope, gives_attention) = (config.clone(), Rope::new(config), options.attention);
-        Ok(Self { config, rope, layers, head, gives_attention, embedding, graph_sha256 })
+        Ok(Self { config, rope, layers, memory, head, gives_attention, traffic, embedding, graph_sha256 })
+    }
+
+    /// Bytes that crossed between the host and the sessions.
+    pub(crate) fn crossed(&self) -> Crossed {
+        self.traffic.crossed()
     }
 
     /// Rows of the embedding, `[q_pos, hidden]`. Tokens were checked before.

@@ -3,7 +3,7 @@
 //! Data flow: [`setup`] finds or fetches the ONNX Runtime library and a model file; [`Model::load`] reads the weights
 //! (GGUF or safetensors) and makes one session per layer and one for the output head; a [`Decoder`] runs a sequence with a
 //! cache that keeps original positions, lets every layer and key-value head keep its own rows, taps states, looks through
-//! the logit lens, and can stop at any layer. [`record()`] writes a trace of it, [`closed_loop`] puts policies in the loop.
+//! the logit lens, and can stop at any layer. On a GPU its cache stays there, and only new rows and what is tapped cross. [`record()`] writes a trace of it, [`closed_loop`] puts policies in the loop.
 //!
 //! Not responsible for policies, for the trace format, or for printing: news goes to a [`Progress`].
 
@@ -13,6 +13,7 @@
 pub mod branches;
 pub mod closed_loop;
 mod decode;
+mod device;
 mod embedded;
 mod engine;
 mod error;
@@ -44,6 +45,7 @@ pub use decode::{
     Ask, Attending, BadLogits, DecodeError, Decoder, Distribution, Flow, Head, KvCache, Lanes, LayerCache,
     LayerDone, LensFacts, LensOptions, Pass, Quantity, RawLens, Rewrite, Select, Taps, TopToken,
 };
+pub use device::CacheMemory;
 pub use embedded::{EmbeddedError, embedded_model};
 pub use error::ExecutorError;
 pub use family::{
@@ -57,6 +59,6 @@ pub use model::{LoadOptions, Model, ModelIdentity};
 pub use open_loop::{Judge, OpenLoop, Prompt, PromptLens, RecordSink};
 pub use progress::{Progress, Quiet};
 pub use record::{Graded, Grader, PlannedWeights, PromptForm, RecordError, RecordItem, RecordPlan, record};
-pub use runtime::{Provider, ProviderChoice, RuntimeError, RuntimeReport};
+pub use runtime::{Crossed, Provider, ProviderChoice, RuntimeError, RuntimeReport};
 pub use text::{ChatMessage, ChatTemplate, TextCodec, TextError};
 pub use times::measure_times;

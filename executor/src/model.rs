@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::{
     decode::{Decoder, KvCache},
+    device::CacheMemory,
     engine::Engine,
     error::ExecutorError,
     family::{self, DecoderConfig, Family, ModelError, RowOrder, TinySpec},
@@ -18,7 +19,7 @@ use crate::{
     parity,
     progress::Progress,
     record::shape,
-    runtime::{ProviderChoice, Runtime, RuntimeReport},
+    runtime::{Crossed, ProviderChoice, Runtime, RuntimeReport},
     setup::{LibraryFile, sha256_of_bytes, sha256_of_file},
     text::{ChatTemplate, TextCodec, TextError, Texts, folder_texts, gguf_texts},
     weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource},
@@ -93,14 +94,22 @@ pub struct LoadOptions {
     pub provider: ProviderChoice,
     /// Whether attention probabilities can be tapped.
     pub attention: bool,
+    /// Where keys and values lie between runs.
+    pub cache: CacheMemory,
 }
 
 impl LoadOptions {
-    /// With every core, a provider chosen by trying, and without attention.
+    /// With every core, a provider chosen by trying and its memory, and without attention.
     #[must_use]
     pub fn new(library: LibraryFile) -> Self {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        Self { library, threads, provider: ProviderChoice::Auto, attention: false }
+        Self {
+            library,
+            threads,
+            provider: ProviderChoice::Auto,
+            attention: false,
+            cache: CacheMemory::Provider,
+        }
     }
 }
 
@@ -307,6 +316,12 @@ impl Model {
         &self.report
     }
 
+    /// Bytes that crossed between the host and the sessions of this model since it was loaded.
+    #[must_use]
+    pub fn crossed(&self) -> Crossed {
+        self.engine.crossed()
+    }
+
     /// Texts to tokens and back.
     ///
     /// # Errors
@@ -388,7 +403,7 @@ impl Model {
     /// The runtime.
     pub fn new_cache(&self) -> Result<KvCache, ExecutorError> {
         let config = &self.engine.config;
-        Ok(KvCache::empty(config.layers, config.kv_heads, config.head_dim)?)
+        Ok(KvCache::empty(&self.engine.memory, config.layers, config.kv_heads, config.head_dim)?)
     }
 
     /// A decoder with an empty cache.

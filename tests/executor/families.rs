@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use half::bf16;
-use kvlab_executor::{DecodeError, ExecutorError, LensOptions, Model, ModelError, Quantity, Quiet, Taps};
+use kvlab_executor::{
+    CacheMemory, DecodeError, ExecutorError, LensOptions, LoadOptions, Model, ModelError, Quantity, Quiet,
+    Taps,
+};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use super::support::{Golden, chunk, golden_folder, load_options, worst, worst64};
@@ -250,19 +253,17 @@ fn damaged_weights_files_are_errors() {
     assert!(text.contains("the end of tensor"), "{text}");
 }
 
-#[test]
-fn a_number_that_is_not_finite_stops_the_pass_with_its_place() {
+/// Where a pass stops when half of the rows of a matrix are loud: finite weights whose products are not. The cache stays on the host, and as on a device.
+fn place_of_a_loud_half(tensor: &str, is_first: bool) -> (Quantity, usize, Option<usize>, u32, u32) {
     let folder = copy_of("llama3", |folder, all| {
         let loud: Vec<(String, Vec<usize>, Vec<u8>)> = all
             .iter()
             .map(|(name, view)| {
                 let mut bytes = view.data().to_vec();
-                if name == "model.layers.2.self_attn.v_proj.weight" {
-                    // The second head's rows: finite weights whose products are not.
+                if name == tensor {
                     let half = bytes.len() / 2;
-                    bytes[half..]
-                        .chunks_exact_mut(4)
-                        .for_each(|four| four.copy_from_slice(&3e38_f32.to_le_bytes()));
+                    let rows = if is_first { &mut bytes[..half] } else { &mut bytes[half..] };
+                    rows.chunks_exact_mut(4).for_each(|four| four.copy_from_slice(&3e38_f32.to_le_bytes()));
                 }
                 (name.to_owned(), view.shape().to_vec(), bytes)
             })
@@ -272,14 +273,30 @@ fn a_number_that_is_not_finite_stops_the_pass_with_its_place() {
             .map(|(name, shape, bytes)| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
         fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
     });
-    let mut model = Model::load(folder.path(), &load_options(), &Quiet).unwrap();
-    let mut decoder = model.decoder().unwrap();
-    let error = decoder.forward(&[7, 8], Taps::NONE).unwrap_err();
-    let DecodeError::NonFinite { quantity, layer, head, pos, token, .. } = error else { panic!("{error}") };
-    assert_eq!((quantity, layer, head, pos, token), (Quantity::Value, 2, Some(1), 0, 7));
-    assert_eq!(
-        (decoder.next_position(), decoder.cache().layers()[0].slots()),
-        (0, 0),
-        "the cache is unchanged"
-    );
+    let places = [CacheMemory::Host, CacheMemory::Device].map(|cache| {
+        let options = LoadOptions { cache, ..load_options() };
+        let mut model = Model::load(folder.path(), &options, &Quiet).unwrap();
+        let mut decoder = model.decoder().unwrap();
+        let error = decoder.forward(&[7, 8], Taps::NONE).unwrap_err();
+        let DecodeError::NonFinite { quantity, layer, head, pos, token, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (decoder.next_position(), decoder.cache().layers()[0].slots()),
+            (0, 0),
+            "the cache is unchanged"
+        );
+        (quantity, layer, head, pos, token)
+    });
+    assert_eq!(places[0], places[1]);
+    places[0]
+}
+
+#[test]
+fn a_number_that_is_not_finite_stops_the_pass_with_its_place() {
+    let of_values = place_of_a_loud_half("model.layers.2.self_attn.v_proj.weight", false);
+    assert_eq!(of_values, (Quantity::Value, 2, Some(1), 0, 7));
+    // A hidden state that nobody looks at.
+    let of_hidden = place_of_a_loud_half("model.layers.0.mlp.down_proj.weight", true);
+    assert_eq!(of_hidden, (Quantity::Hidden, 0, None, 0, 7));
 }

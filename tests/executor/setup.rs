@@ -9,14 +9,18 @@ use std::{
 };
 
 use kvlab_executor::{
-    ExecutorError, LoadOptions, Model, ProviderChoice, Quiet, RuntimeError, TinySpec,
+    CacheMemory, ExecutorError, LoadOptions, Model, ProviderChoice, Quiet, RuntimeError, SlidingWindow, Taps,
+    TinySpec,
     setup::{
         LibraryFile, SetupError, SetupOptions, check, check_cuda, cuda_download_bytes, cuda_library,
         ensure_cuda, ensure_library, ensure_model, find_library,
     },
 };
 
-use super::support::load_options;
+use super::{
+    device::{at_a_step, in_memory, lived},
+    support::load_options,
+};
 
 /// A Python that is a shell script.
 fn python(folder: &Path, script: &str) -> PathBuf {
@@ -167,7 +171,8 @@ fn cuda_missing_is_told_with_what_is_missing_and_the_remedy() {
     }
 }
 
-/// On a machine with a GPU: the same states and tokens as on the processor. Elsewhere it says that it did not run.
+/// On a machine with a GPU: the same states and tokens as on the processor, with the cache on the GPU and taken along, through everything that can happen to
+/// a sequence; and a decode step moves the same bytes behind any cache. Elsewhere it says that it did not run.
 #[test]
 fn cuda_gives_what_the_processor_gives() {
     let auto = LoadOptions { provider: ProviderChoice::Auto, ..load_options() };
@@ -177,20 +182,30 @@ fn cuda_gives_what_the_processor_gives() {
         return;
     }
     let tokens: Vec<u32> = (0..30).map(|i| (i * 37 + 11) % 61).collect();
-    let run = |model: &mut Model| {
-        let mut decoder = model.decoder().unwrap();
-        let pass = decoder.forward(&tokens, kvlab_executor::Taps::STATES).unwrap();
-        let logits = decoder.logits(&pass).unwrap();
-        let mut decoder = model.decoder().unwrap();
-        let made = decoder.generate(&tokens, super::support::chunk(16), 12, &|_| false).unwrap();
-        (logits, pass.hidden.unwrap().into_raw_vec_and_offset().0, made)
+    let generated = |model: &mut Model| {
+        model.decoder().unwrap().generate(&tokens, super::support::chunk(16), 12, &|_| false).unwrap()
     };
-    let (logits, hidden, made) = run(&mut model);
-    let mut on_cpu = Model::tiny(TinySpec::default(), &load_options()).unwrap();
-    let expected = run(&mut on_cpu);
-    assert!(super::support::worst(&logits, &expected.0) < 1e-3);
-    assert!(super::support::worst(&hidden, &expected.1) < 1e-3);
-    assert_eq!(made, expected.2);
+    let window = Some(SlidingWindow { tokens: 5, first_layer: 1 });
+    for spec in [TinySpec::default(), TinySpec { sliding_window: window, ..TinySpec::default() }] {
+        let mut on_cpu = Model::tiny(spec, &load_options()).unwrap();
+        let made = generated(&mut on_cpu);
+        for cache in [CacheMemory::Provider, CacheMemory::Host] {
+            let mut on_gpu = in_memory(spec, cache, auto.clone());
+            assert_eq!(generated(&mut on_gpu), made, "{cache:?}");
+            for taps in [Taps::NONE, Taps { attention: true, ..Taps::STATES }] {
+                for looks in [false, true] {
+                    let (found, expected) =
+                        (lived(&mut on_gpu, looks, taps), lived(&mut on_cpu, looks, taps));
+                    assert_eq!(found.0.len(), expected.0.len());
+                    for ((name, found), (_, expected)) in found.0.iter().zip(&expected.0) {
+                        assert!(super::support::worst(found, expected) < 1e-3, "{cache:?}: {name}");
+                    }
+                }
+            }
+        }
+    }
+    let [short, long] = [20, 300].map(|before| at_a_step(&mut model, before, |_| {}));
+    assert_eq!(short, long);
 }
 
 #[test]

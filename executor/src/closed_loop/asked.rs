@@ -10,8 +10,8 @@ use crate::decode::{Ask, Quantity};
 /// Vectors by original position. A query other than the new token's is not at hand; see [`AskedHead::missed`].
 #[derive(Debug)]
 pub(super) struct AskedHead<'a> {
-    keys: &'a [f32],
-    values: &'a [f32],
+    ask: Ask<'a>,
+    kv_head: usize,
     /// `[member]`, each `[head_dim]`.
     queries: Vec<&'a [f32]>,
     /// `[kv_pos]`; nothing where a position is not resident.
@@ -35,8 +35,8 @@ impl<'a> AskedHead<'a> {
             }
         }
         let absent = vec![f32::NAN; queries.first().map_or(0, |query| query.len())];
-        let (keys, values, pos) = (ask.keys(kv_head), ask.values(kv_head), Pos::new(ask.pos));
-        Self { keys, values, queries, row_of, pos, known, absent, missed: Cell::new(None) }
+        let pos = Pos::new(ask.pos);
+        Self { ask: *ask, kv_head, queries, row_of, pos, known, absent, missed: Cell::new(None) }
     }
 
     /// The last vector that was asked for and was not at hand.
@@ -44,10 +44,12 @@ impl<'a> AskedHead<'a> {
         self.missed.get()
     }
 
-    fn row<'s>(&'s self, all: &'s [f32], quantity: Quantity, pos: Pos) -> &'s [f32] {
-        let width = self.absent.len();
-        let row = self.row_of.get(pos.idx()).copied().flatten();
-        row.and_then(|row| all.get(row * width..(row + 1) * width)).unwrap_or_else(|| {
+    fn row_of(&self, pos: Pos) -> Option<usize> {
+        self.row_of.get(pos.idx()).copied().flatten()
+    }
+
+    fn or_absent<'s>(&'s self, row: Option<&'s [f32]>, quantity: Quantity, pos: Pos) -> &'s [f32] {
+        row.unwrap_or_else(|| {
             self.missed.set(Some((quantity, pos)));
             &self.absent
         })
@@ -60,11 +62,13 @@ impl HeadData for AskedHead<'_> {
     }
 
     fn key(&self, pos: Pos) -> &[f32] {
-        self.row(self.keys, Quantity::Key, pos)
+        let row = self.row_of(pos).and_then(|row| self.ask.key(self.kv_head, row));
+        self.or_absent(row, Quantity::Key, pos)
     }
 
     fn value(&self, pos: Pos) -> &[f32] {
-        self.row(self.values, Quantity::Value, pos)
+        let row = self.row_of(pos).and_then(|row| self.ask.value(self.kv_head, row));
+        self.or_absent(row, Quantity::Value, pos)
     }
 
     fn query(&self, member: usize, pos: Pos) -> &[f32] {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use kvlab_sim::{
     ledger::KeptSet,
     policy::{
-        At, HeadData, PolicyError,
+        At, HeadData, Needs, PolicyError,
         attend::Attended,
         compose::{HeadState, Places, Stack},
         schedule::Moment,
@@ -30,6 +30,7 @@ use super::{
 use crate::{
     decode::{Ask, Attending, Decoder, Quantity},
     error::ExecutorError,
+    runtime::RuntimeError,
 };
 
 /// Which tokens evictions kept, `[layer][eviction][kv_head][slot]`.
@@ -174,7 +175,7 @@ impl<'a> Driver<'a> {
             let cache = &decoder.cache().layers()[layer];
             let mut changed: Vec<BTreeMap<u32, Stored>> = Vec::with_capacity(heads.len());
             for (kv_head, head) in heads.iter_mut().enumerate() {
-                let live = LiveHead::new(cache, queries, layer, kv_head).with_known(&self.known);
+                let live = LiveHead::new(cache, queries, layer, kv_head)?.with_known(&self.known);
                 let tokens = self.stack.hold(&live, head);
                 at_hand(live.missed(), self.stack, head)?;
                 changed.push(tokens?.into_iter().map(|(pos, stored)| (pos.get(), stored)).collect());
@@ -200,7 +201,8 @@ impl<'a> Driver<'a> {
         for (layer, heads) in self.heads.iter_mut().enumerate() {
             let cache = &decoder.cache().layers()[layer];
             for (kv_head, head) in heads.iter_mut().enumerate() {
-                let live = LiveHead::new(cache, queries, layer, kv_head).with_known(&self.known);
+                let live =
+                    LiveHead::looking(cache, queries, layer, kv_head, Needs::QK)?.with_known(&self.known);
                 self.stack.attend(&live, head);
                 at_hand(live.missed(), self.stack, head)?;
             }
@@ -215,6 +217,7 @@ impl<'a> Driver<'a> {
         queries: &QueryRing,
         moment: Moment,
     ) -> Result<(), ExecutorError> {
+        let needs = self.stack.needs();
         for (layer, heads) in self.heads.iter_mut().enumerate() {
             let Some(first) = heads.first().filter(|head| self.stack.is_due_for(head, moment)) else {
                 continue;
@@ -222,8 +225,11 @@ impl<'a> Driver<'a> {
             let seen = first.at().seen;
             let cache = &decoder.cache().layers()[layer];
             let live: Vec<LiveHead<'_>> = (0..heads.len())
-                .map(|kv_head| LiveHead::new(cache, queries, layer, kv_head).with_known(&self.known))
-                .collect();
+                .map(|kv_head| {
+                    let head = LiveHead::looking(cache, queries, layer, kv_head, needs)?;
+                    Ok(head.with_known(&self.known))
+                })
+                .collect::<Result<_, RuntimeError>>()?;
             let data: Vec<&dyn HeadData> = live.iter().map(|head| head as &dyn HeadData).collect();
             let mut states: Vec<&mut HeadState> = heads.iter_mut().collect();
             let evictions = self.stack.evict_heads(&self.shape, &data, &mut states, self.seed);

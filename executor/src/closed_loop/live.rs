@@ -6,16 +6,16 @@
 use std::cell::Cell;
 
 use kvlab_sim::{
-    policy::HeadData,
+    policy::{HeadData, Needs},
     rope::Rope,
     types::{LayerIdx, Pos},
 };
-use ndarray::Axis;
 
 use super::known::Known;
 use crate::{
     decode::{LayerCache, Pass, Quantity},
     family::DecoderConfig,
+    runtime::RuntimeError,
 };
 
 /// The most recent post-RoPE queries of every query head.
@@ -98,11 +98,26 @@ pub struct LiveHead<'a> {
 
 impl<'a> LiveHead<'a> {
     /// The KV head `kv_head` of the cache of layer `layer`.
-    #[must_use]
-    pub fn new(cache: &'a LayerCache, queries: &'a QueryRing, layer: usize, kv_head: usize) -> Self {
-        let rows = |array: ndarray::ArrayView3<'a, f32>| {
-            array.index_axis_move(Axis(0), kv_head).to_slice().unwrap_or_default()
-        };
+    ///
+    /// # Errors
+    /// The runtime: keys and values that lie on a device are copied to the host.
+    pub fn new(
+        cache: &'a LayerCache,
+        queries: &'a QueryRing,
+        layer: usize,
+        kv_head: usize,
+    ) -> Result<Self, RuntimeError> {
+        Self::looking(cache, queries, layer, kv_head, Needs::KV)
+    }
+
+    /// As [`LiveHead::new`]; of keys and values only those that `needs` names are brought to the host, the others are not at hand.
+    pub(super) fn looking(
+        cache: &'a LayerCache,
+        queries: &'a QueryRing,
+        layer: usize,
+        kv_head: usize,
+        needs: Needs,
+    ) -> Result<Self, RuntimeError> {
         let mut slot_of = Vec::new();
         for (slot, pos) in cache.positions(kv_head).iter().enumerate() {
             if let Some(pos) = pos {
@@ -111,11 +126,10 @@ impl<'a> LiveHead<'a> {
                 slot_of[at] = Some(slot);
             }
         }
-        let (keys, values) = (cache.keys(), cache.values());
-        let group = queries.q_heads / keys.dim().0.max(1);
-        Self {
-            keys: rows(keys),
-            values: rows(values),
+        let group = queries.q_heads / cache.kv_heads().max(1);
+        Ok(Self {
+            keys: if needs.keys { cache.keys(kv_head)? } else { &[] },
+            values: if needs.values { cache.values(kv_head)? } else { &[] },
             slot_of,
             queries,
             layer,
@@ -124,7 +138,7 @@ impl<'a> LiveHead<'a> {
             known: None,
             absent: vec![f32::NAN; queries.head_dim],
             missed: Cell::new(None),
-        }
+        })
     }
 
     /// With what is known of the model.

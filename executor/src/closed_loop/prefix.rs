@@ -100,7 +100,7 @@ impl Prefix {
                 passes.push(pass.clone());
             }
             if accumulates {
-                accumulate_pass(decoder, &queries, pass, &mut mass);
+                accumulate_pass(decoder, &queries, pass, &mut mass)?;
             }
             Ok::<_, DecodeError>(())
         };
@@ -155,13 +155,18 @@ impl Wanted {
 }
 
 /// Adds the attention of the queries of a pass to `mass`, `[layer][kv_head][kv_pos]`, as the replay does.
-fn accumulate_pass(decoder: &Decoder<'_>, queries: &QueryRing, pass: &Pass, mass: &mut Vec<Vec<Vec<f32>>>) {
+fn accumulate_pass(
+    decoder: &Decoder<'_>,
+    queries: &QueryRing,
+    pass: &Pass,
+    mass: &mut Vec<Vec<Vec<f32>>>,
+) -> Result<(), DecodeError> {
     let layers = decoder.cache().layers();
     mass.resize_with(layers.len(), Vec::new);
     for (layer, (cache, heads)) in layers.iter().zip(mass).enumerate() {
-        heads.resize_with(cache.keys().dim().0, Vec::new);
+        heads.resize_with(cache.kv_heads(), Vec::new);
         for (kv_head, mass) in heads.iter_mut().enumerate() {
-            let live = LiveHead::new(cache, queries, layer, kv_head);
+            let live = LiveHead::looking(cache, queries, layer, kv_head, Needs::QK)?;
             for pos in &pass.positions {
                 let seen: Vec<Pos> = (0..=*pos).map(Pos::new).collect();
                 mass.resize(seen.len(), 0.0);
@@ -169,4 +174,5 @@ fn accumulate_pass(decoder: &Decoder<'_>, queries: &QueryRing, pass: &Pass, mass
             }
         }
     }
+    Ok(())
 }

@@ -1,10 +1,10 @@
 //! A layer that is about to attend, as a selection sees it, and what the selection says.
 
-use super::cache::{Bias, LayerCache};
+use super::{bias::Bias, cache::LayerCache, store::Heads};
 use crate::runtime::Tensor;
 
 /// One layer before a token attends in it: the token's queries, and the keys and values of all rows, its own last.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// The layer.
     pub layer: usize,
@@ -13,10 +13,16 @@ pub struct Ask<'a> {
     pub(super) stored: &'a LayerCache,
     /// `[q_head, 1, head_dim]`
     pub(super) queries: &'a Tensor,
-    /// `[kv_head, slot + 1, head_dim]`
-    pub(super) keys: &'a Tensor,
-    /// `[kv_head, slot + 1, head_dim]`
-    pub(super) values: &'a Tensor,
+    pub(super) keys: AskedRows<'a>,
+    pub(super) values: AskedRows<'a>,
+}
+
+/// Rows of every KV head, the token's own last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskedRows<'a> {
+    pub(super) first: Heads<'a>,
+    /// The token's own, `[kv_head, 1, head_dim]`, where it is not among the first.
+    pub(super) last: Option<&'a Tensor>,
 }
 
 /// The positions that the query heads of each group attend to, `[kv_head][member][]`.
@@ -26,7 +32,7 @@ impl<'a> Ask<'a> {
     /// Query heads that share a KV head.
     #[must_use]
     pub fn group(&self) -> usize {
-        self.queries.shape()[0] / self.keys.shape()[0].max(1)
+        self.queries.shape()[0] / self.stored.kv_heads().max(1)
     }
 
     /// The rotated query of a query head, `[head_dim]`.
@@ -36,16 +42,16 @@ impl<'a> Ask<'a> {
         &self.queries.data()[q_head * width..(q_head + 1) * width]
     }
 
-    /// Keys of a KV head, `[row, head_dim]`. Rows of hidden slots mean nothing.
+    /// The key of a row of a KV head, `[head_dim]`, if there are so many rows. Rows of hidden slots mean nothing.
     #[must_use]
-    pub fn keys(&self, kv_head: usize) -> &'a [f32] {
-        head(self.keys, kv_head)
+    pub fn key(&self, kv_head: usize, row: usize) -> Option<&'a [f32]> {
+        self.keys.row(kv_head, row, self.queries.shape()[2])
     }
 
-    /// Values of a KV head, `[row, head_dim]`. Rows of hidden slots mean nothing.
+    /// The value of a row of a KV head, `[head_dim]`, if there are so many rows. Rows of hidden slots mean nothing.
     #[must_use]
-    pub fn values(&self, kv_head: usize) -> &'a [f32] {
-        head(self.values, kv_head)
+    pub fn value(&self, kv_head: usize, row: usize) -> Option<&'a [f32]> {
+        self.values.row(kv_head, row, self.queries.shape()[2])
     }
 
     /// Original positions of the rows of a KV head, the token's own last; nothing where a slot is hidden.
@@ -54,14 +60,26 @@ impl<'a> Ask<'a> {
     }
 }
 
-fn head(tensor: &Tensor, kv_head: usize) -> &[f32] {
-    let [_, rows, width] = [0, 1, 2].map(|axis| tensor.shape()[axis]);
-    &tensor.data()[kv_head * rows * width..(kv_head + 1) * rows * width]
+impl<'a> AskedRows<'a> {
+    fn row(&self, kv_head: usize, row: usize, width: usize) -> Option<&'a [f32]> {
+        let first = self.first.head(kv_head);
+        let own = self.last.map_or(&[] as &[f32], |last| Heads::One(last).head(kv_head));
+        let at = row * width;
+        if at < first.len() {
+            return first.get(at..at + width);
+        }
+        own.get(at - first.len()..at - first.len() + width)
+    }
 }
 
-/// `bias` of one new token at `pos`, with everything hidden that is not attended to, `[kv_head, group, slot + 1]`.
-pub(super) fn narrowed(stored: &LayerCache, bias: &Bias, pos: u32, attending: &Attending) -> Bias {
-    let [heads, stacked, rows] = bias.shape;
+/// A bias of one new token at `pos`, its shape and numbers, with everything hidden that is not attended to, `[kv_head, group, slot + 1]`.
+pub(super) fn narrowed(
+    stored: &LayerCache,
+    (shape, bias): (&[usize], &[f32]),
+    pos: u32,
+    attending: &Attending,
+) -> Bias {
+    let [heads, stacked, rows] = [0, 1, 2].map(|axis| shape[axis]);
     let mut data = Vec::with_capacity(attending.len() * stacked * rows);
     for (kv_head, members) in attending.iter().enumerate() {
         let base = if heads == 1 { 0 } else { kv_head };
@@ -70,7 +88,7 @@ pub(super) fn narrowed(stored: &LayerCache, bias: &Bias, pos: u32, attending: &A
             wanted.sort_unstable();
             let begin = (base * stacked + member) * rows;
             let slots = stored.positions(kv_head).iter().copied().chain([Some(pos)]);
-            for (added, slot) in bias.data[begin..begin + rows].iter().zip(slots) {
+            for (added, slot) in bias[begin..begin + rows].iter().zip(slots) {
                 let is_wanted = slot.is_some_and(|pos| wanted.binary_search(&pos).is_ok());
                 data.push(if is_wanted { *added } else { f32::NEG_INFINITY });
             }

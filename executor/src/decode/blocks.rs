@@ -1,18 +1,15 @@
 //! Keys and values of a run of positions, cut out of a cache and put together again.
 
-use ndarray::ArrayView3;
-
 use super::cache::{KvCache, LayerCache};
 use super::error::DecodeError;
-use crate::runtime::Tensor;
 
 /// Keys and values of consecutive positions, all layers: what a block cache holds.
 #[derive(Debug, Clone)]
 pub(crate) struct KvBlock {
     begin: u32,
     end: u32,
-    /// Keys and values of each layer, `[kv_head, pos, head_dim]`.
-    layers: Vec<[Vec<f32>; 2]>,
+    /// Keys and values of each layer, `[kv_head][pos * head_dim]`.
+    layers: Vec<[Vec<Vec<f32>>; 2]>,
 }
 
 impl KvBlock {
@@ -27,12 +24,17 @@ impl KvBlock {
     }
 }
 
-fn cut(layer: &LayerCache, at: usize, begin: u32, end: u32) -> Result<[Vec<f32>; 2], DecodeError> {
+fn cut(layer: &LayerCache, at: usize, begin: u32, end: u32) -> Result<[Vec<Vec<f32>>; 2], DecodeError> {
     let missing = |head: usize, pos: u32| DecodeError::NotResident { layer: at, head, pos, twice: false };
-    let slots = (0..layer.keys().shape()[0])
+    let slots = (0..layer.kv_heads())
         .map(|head| slots(layer.positions(head), begin, end).map_err(|pos| missing(head, pos)))
         .collect::<Result<Vec<_>, _>>()?;
-    Ok([rows(layer.keys(), &slots), rows(layer.values(), &slots)])
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    for (head, slots) in slots.iter().enumerate() {
+        keys.push(rows(layer.keys(head)?, slots, layer.head_dim()));
+        values.push(rows(layer.values(head)?, slots, layer.head_dim()));
+    }
+    Ok([keys, values])
 }
 
 /// Where the positions `begin..end` of a head stand, or the first one that does not.
@@ -41,19 +43,14 @@ fn slots(positions: &[Option<u32>], begin: u32, end: u32) -> Result<Vec<usize>, 
     (begin..end).map(place).collect()
 }
 
-/// The rows at `slots`, `[kv_head][pos]`, of `[kv_head, slot, head_dim]`.
-fn rows(tensor: ArrayView3<'_, f32>, slots: &[Vec<usize>]) -> Vec<f32> {
-    let each = slots.iter().enumerate().flat_map(|(head, slots)| slots.iter().map(move |slot| (head, *slot)));
-    each.flat_map(|(head, slot)| tensor.slice(ndarray::s![head, slot, ..]).to_vec()).collect()
+/// The rows at `slots` of `[slot, head_dim]`.
+fn rows(all: &[f32], slots: &[usize], width: usize) -> Vec<f32> {
+    slots.iter().flat_map(|slot| &all[slot * width..(slot + 1) * width]).copied().collect()
 }
 
-/// Rows of `parts`, each `[kv_head, pos, head_dim]`, one behind the other in every head.
-fn joined(parts: &[&[f32]], heads: usize) -> Vec<f32> {
-    let of_head = |head: usize, part: &[f32]| {
-        let size = part.len() / heads.max(1);
-        part[head * size..(head + 1) * size].to_vec()
-    };
-    (0..heads).flat_map(|head| parts.iter().flat_map(move |part| of_head(head, part))).collect()
+/// Rows of `parts`, each `[kv_head][pos * head_dim]`, one behind the other in every head.
+fn joined(parts: &[&Vec<Vec<f32>>], heads: usize) -> Vec<Vec<f32>> {
+    (0..heads).map(|head| parts.iter().flat_map(|part| &part[head]).copied().collect()).collect()
 }
 
 /// The position behind the last of `blocks`, which begin at 0 and follow each other; else the first one that none of them has.
@@ -75,15 +72,13 @@ impl KvCache {
         })?;
         let positions: Vec<u32> = (0..end).collect();
         for layer in 0..self.layers().len() {
-            let slots = self.layer_mut(layer)?;
-            let [heads, width] = [0, 2].map(|axis| slots.keys().shape()[axis]);
+            let held = self.layer_mut(layer)?;
             let of = |which: usize| {
-                let parts: Vec<&[f32]> =
-                    blocks.iter().map(|block| block.layers[layer][which].as_slice()).collect();
-                Tensor::new(&[heads, positions.len(), width], joined(&parts, heads))
+                let parts: Vec<_> = blocks.iter().map(|block| &block.layers[layer][which]).collect();
+                joined(&parts, held.kv_heads())
             };
-            let (keys, values) = (of(0)?, of(1)?);
-            slots.append(keys, values, &positions);
+            let (keys, values) = (of(0), of(1));
+            held.hold(keys, values, &positions)?;
         }
         self.advance_to(end);
         Ok(self)
@@ -94,22 +89,22 @@ impl KvCache {
 mod tests {
     use super::*;
 
-    /// Two heads of seven positions of width 2: (head, position) at each.
-    fn whole() -> ndarray::Array3<f32> {
-        let number = |at: usize| f32::from(u8::try_from(at).unwrap());
-        ndarray::Array3::from_shape_fn((2, 7, 2), |(head, pos, at)| number(if at == 0 { head } else { pos }))
+    /// Two heads of so many positions of width 2: (head, position) at each.
+    fn whole(positions: u8) -> Vec<Vec<f32>> {
+        let of_head = |head: u8| (0..positions).flat_map(|pos| [f32::from(head), f32::from(pos)]).collect();
+        (0..2).map(of_head).collect()
     }
 
-    fn cut(begin: u32, end: u32) -> Vec<f32> {
+    fn cut(begin: u32, end: u32) -> Vec<Vec<f32>> {
         let resident: Vec<Option<u32>> = (0..7).map(Some).collect();
-        rows(whole().view(), &[slots(&resident, begin, end).unwrap(), slots(&resident, begin, end).unwrap()])
+        whole(7).iter().map(|head| rows(head, &slots(&resident, begin, end).unwrap(), 2)).collect()
     }
 
     #[test]
     fn blocks_put_together_are_the_rows_that_they_were_cut_from() {
         let together = joined(&[&cut(0, 3), &cut(3, 4), &cut(4, 6)], 2);
-        assert_eq!(together, whole().slice(ndarray::s![.., ..6, ..]).iter().copied().collect::<Vec<_>>());
-        assert!(joined(&[], 2).is_empty());
+        assert_eq!(together, whole(6));
+        assert_eq!(joined(&[], 2), [Vec::new(), Vec::new()]);
     }
 
     #[test]

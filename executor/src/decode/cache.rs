@@ -1,14 +1,19 @@
 //! Keys and values of a sequence, with the original position of every row.
 //!
 //! A layer's arrays have one length for all heads. A head that keeps fewer rows than another is padded at the end, and the
-//! padding is hidden from attention. A row keeps the position it was made at, whatever is done to its vectors.
+//! padding is hidden from attention. A row keeps the position it was made at, whatever is done to its vectors. Where the rows lie, on the host
+//! or on a device, is a matter of [`super::store`].
 
 use std::sync::Arc;
 
-use ndarray::ArrayView3;
-
-use super::error::DecodeError;
-use crate::runtime::{RuntimeError, Tensor};
+use super::{
+    error::DecodeError,
+    store::{Grown, Store},
+};
+use crate::{
+    device::Memory,
+    runtime::{DeviceTensor, Feed, RuntimeError},
+};
 
 /// Changes a row in place: KV head, position, key and value, each `[head_dim]`.
 pub type Rewrite<'r> = &'r mut dyn FnMut(usize, u32, &mut [f32], &mut [f32]);
@@ -17,23 +22,45 @@ pub type Rewrite<'r> = &'r mut dyn FnMut(usize, u32, &mut [f32], &mut [f32]);
 #[derive(Debug, Clone)]
 pub struct LayerCache {
     /// `[kv_head, slot, head_dim]`, shared with forks until one of them changes.
-    keys: Arc<Tensor>,
+    keys: Store,
     /// `[kv_head, slot, head_dim]`
-    values: Arc<Tensor>,
+    values: Store,
     /// Original position per `[kv_head][slot]`; nothing where a slot is hidden.
     positions: Vec<Vec<Option<u32>>>,
+    /// What the pass before left on the device of the positions; nothing once they changed otherwise.
+    marks: Option<Arc<DeviceTensor>>,
+}
+
+/// What a pass adds to a layer.
+#[derive(Debug)]
+pub(super) struct Appended {
+    pub(super) keys: Grown,
+    pub(super) values: Grown,
+    /// Positions of all slots after the pass, where it made them.
+    pub(super) marks: Option<DeviceTensor>,
 }
 
 impl LayerCache {
-    fn empty(kv_heads: usize, head_dim: usize) -> Result<Self, RuntimeError> {
-        let nothing = || Tensor::new(&[kv_heads, 0, head_dim], Vec::new()).map(Arc::new);
-        Ok(Self { keys: nothing()?, values: nothing()?, positions: vec![Vec::new(); kv_heads] })
+    fn empty(memory: &Memory, kv_heads: usize, head_dim: usize) -> Result<Self, RuntimeError> {
+        let nothing = || Store::empty(memory, kv_heads, head_dim);
+        let positions = vec![Vec::new(); kv_heads];
+        Ok(Self { keys: nothing()?, values: nothing()?, positions, marks: None })
     }
 
     /// Slots of every head, hidden ones included.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.keys.shape()[1]
+        self.keys.slots()
+    }
+
+    /// KV heads.
+    #[must_use]
+    pub fn kv_heads(&self) -> usize {
+        self.positions.len()
+    }
+
+    pub(super) fn head_dim(&self) -> usize {
+        self.keys.head_dim()
     }
 
     /// Original positions of a head by slot; nothing where a slot is hidden.
@@ -47,37 +74,66 @@ impl LayerCache {
         self.positions[kv_head].iter().copied().flatten()
     }
 
-    /// Keys after rotation, `[kv_head, slot, head_dim]`. Rows of hidden slots mean nothing.
-    #[must_use]
-    pub fn keys(&self) -> ArrayView3<'_, f32> {
-        view(&self.keys)
+    /// Keys of a KV head after rotation, `[slot, head_dim]` row-major. Rows of hidden slots mean nothing.
+    ///
+    /// # Errors
+    /// The runtime: keys that lie on a device are copied to the host the first time somebody looks.
+    pub fn keys(&self, kv_head: usize) -> Result<&[f32], RuntimeError> {
+        Ok(self.keys.heads()?.head(kv_head))
     }
 
-    /// Values, `[kv_head, slot, head_dim]`. Rows of hidden slots mean nothing.
-    #[must_use]
-    pub fn values(&self) -> ArrayView3<'_, f32> {
-        view(&self.values)
+    /// Values of a KV head, `[slot, head_dim]` row-major. Rows of hidden slots mean nothing.
+    ///
+    /// # Errors
+    /// As [`LayerCache::keys`].
+    pub fn values(&self, kv_head: usize) -> Result<&[f32], RuntimeError> {
+        Ok(self.values.heads()?.head(kv_head))
     }
 
-    pub(super) fn key_tensor(&self) -> &Tensor {
+    pub(super) fn key_store(&self) -> &Store {
         &self.keys
     }
 
-    pub(super) fn value_tensor(&self) -> &Tensor {
+    pub(super) fn value_store(&self) -> &Store {
         &self.values
     }
 
+    pub(super) fn feeds(&self) -> [Feed<'_>; 2] {
+        [self.keys.feed(), self.values.feed()]
+    }
+
+    /// What is known on the device of the positions.
+    pub(super) fn marks(&self) -> Option<&DeviceTensor> {
+        self.marks.as_deref()
+    }
+
     /// No slot is hidden in any head.
-    fn is_uniform(&self) -> bool {
+    pub(super) fn is_uniform(&self) -> bool {
         self.positions.iter().flatten().all(Option::is_some)
     }
 
     /// Takes the arrays that a pass gave, which hold the old rows and one new row per position.
-    pub(super) fn append(&mut self, keys: Tensor, values: Tensor, positions: &[u32]) {
-        (self.keys, self.values) = (Arc::new(keys), Arc::new(values));
+    pub(super) fn append(&mut self, appended: Appended, positions: &[u32]) {
+        self.keys.append(appended.keys);
+        self.values.append(appended.values);
+        self.marks = appended.marks.map(Arc::new);
         for head in &mut self.positions {
             head.extend(positions.iter().copied().map(Some));
         }
+    }
+
+    /// This layer, with rows from the host in place of all that was there, `[kv_head][slot * head_dim]`, at the same positions in every head.
+    pub(super) fn hold(
+        &mut self,
+        keys: Vec<Vec<f32>>,
+        values: Vec<Vec<f32>>,
+        positions: &[u32],
+    ) -> Result<(), RuntimeError> {
+        self.keys.replace(keys)?;
+        self.values.replace(values)?;
+        self.positions.fill(positions.iter().copied().map(Some).collect());
+        self.marks = None;
+        Ok(())
     }
 
     /// Hides every slot whose position is not kept.
@@ -104,51 +160,50 @@ impl LayerCache {
             chosen.push(after);
         }
         self.positions = chosen;
+        self.marks = None;
         Ok(())
     }
 
-    /// Hands every resident row to `change`: KV head, position, key and value, each `[head_dim]`.
+    /// Hands every resident row to `change`: KV head, position, key and value, each `[head_dim]`. Rows of a device go through the host.
     fn rewrite(&mut self, change: Rewrite<'_>) -> Result<(), RuntimeError> {
-        let (shape, width) = (self.keys.shape().to_vec(), self.keys.shape()[2]);
-        let (mut keys, mut values) = (self.keys.data().to_vec(), self.values.data().to_vec());
-        let rows = keys.chunks_exact_mut(width).zip(values.chunks_exact_mut(width));
-        let slots = self
-            .positions
-            .iter()
-            .enumerate()
-            .flat_map(|(head, slots)| slots.iter().map(move |pos| (head, pos)));
-        for ((key, value), (head, pos)) in rows.zip(slots) {
-            if let Some(pos) = pos {
-                change(head, *pos, key, value);
+        let (width, heads) = (self.head_dim(), self.kv_heads());
+        let (key_heads, value_heads) = (self.keys.heads()?, self.values.heads()?);
+        let mut keys: Vec<Vec<f32>> = (0..heads).map(|head| key_heads.head(head).to_vec()).collect();
+        let mut values: Vec<Vec<f32>> = (0..heads).map(|head| value_heads.head(head).to_vec()).collect();
+        for (head, slots) in self.positions.iter().enumerate() {
+            let rows = keys[head].chunks_exact_mut(width).zip(values[head].chunks_exact_mut(width));
+            for ((key, value), pos) in rows.zip(slots) {
+                if let Some(pos) = pos {
+                    change(head, *pos, key, value);
+                }
             }
         }
-        self.keys = Arc::new(Tensor::new(&shape, keys)?);
-        self.values = Arc::new(Tensor::new(&shape, values)?);
-        Ok(())
+        self.keys.replace(keys)?;
+        self.values.replace(values)
     }
 
     /// Keeps the slots given, which rise, in every head.
     fn keep_slots(&mut self, kept: &[usize]) -> Result<(), RuntimeError> {
         let slots = vec![kept.to_vec(); self.positions.len()];
-        self.keys = Arc::new(gather(&self.keys, &slots, kept.len())?);
-        self.values = Arc::new(gather(&self.values, &slots, kept.len())?);
+        self.keys.gather(&slots, kept.len())?;
+        self.values.gather(&slots, kept.len())?;
         for head in &mut self.positions {
             *head = kept.iter().map(|slot| head[*slot]).collect();
         }
+        self.marks = None;
         Ok(())
     }
 
     /// The slots of several, one after the other.
     fn joined(parts: &[&Self]) -> Result<Self, RuntimeError> {
-        let join = |of: fn(&Self) -> &Tensor| {
-            let tensors: Vec<&Tensor> = parts.iter().map(|part| of(part)).collect();
-            concatenated(&tensors).map(Arc::new)
-        };
         let heads = parts.first().map_or(0, |part| part.positions.len());
+        let join = |of: fn(&Self) -> &Store| {
+            Store::joined(&parts.iter().map(|part| of(part)).collect::<Vec<_>>(), heads)
+        };
         let positions = (0..heads)
             .map(|head| parts.iter().flat_map(|part| part.positions[head].clone()).collect())
             .collect();
-        Ok(Self { keys: join(Self::key_tensor)?, values: join(Self::value_tensor)?, positions })
+        Ok(Self { keys: join(Self::key_store)?, values: join(Self::value_store)?, positions, marks: None })
     }
 
     /// Removes hidden slots, padding shorter heads to the longest.
@@ -164,8 +219,8 @@ impl LayerCache {
             })
             .collect();
         let longest = slots.iter().map(Vec::len).max().unwrap_or(0);
-        self.keys = Arc::new(gather(&self.keys, &slots, longest)?);
-        self.values = Arc::new(gather(&self.values, &slots, longest)?);
+        self.keys.gather(&slots, longest)?;
+        self.values.gather(&slots, longest)?;
         for head in &mut self.positions {
             head.retain(Option::is_some);
             head.resize(longest, None);
@@ -173,83 +228,10 @@ impl LayerCache {
         Ok(())
     }
 
-    /// What is added to the scores of the queries at `new`, per head of a group. With a window, a query does not see keys that
-    /// are `window` or more positions back.
-    pub(super) fn bias(&self, group: usize, new: &[u32], window: Option<usize>) -> Bias {
-        let past = self.slots();
-        let count = new.len();
-        let heads = if self.shares_bias() && (window.is_none() || self.is_same_in_all_heads()) {
-            1
-        } else {
-            self.positions.len()
-        };
-        let reach = window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX);
-        let seen = |query: u32, key: u32| query - key < reach;
-        let mut data = Vec::with_capacity(heads * group * count * (past + count));
-        let bias = |is_seen: bool| if is_seen { 0.0 } else { f32::NEG_INFINITY };
-        for head in &self.positions[..heads] {
-            let begin = data.len();
-            for (row, query) in new.iter().enumerate() {
-                data.extend(head.iter().map(|slot| bias(slot.is_some_and(|key| seen(*query, key)))));
-                let own = new.iter().enumerate();
-                data.extend(own.map(|(column, key)| bias(column <= row && seen(*query, *key))));
-            }
-            let end = data.len();
-            for _repeat in 1..group {
-                data.extend_from_within(begin..end);
-            }
-        }
-        Bias { shape: [heads, group * count, past + count], data }
-    }
-
     /// All heads hold the same positions in the same slots.
-    fn is_same_in_all_heads(&self) -> bool {
+    pub(super) fn is_same_in_all_heads(&self) -> bool {
         self.positions.windows(2).all(|pair| pair[0] == pair[1])
     }
-
-    /// Without a window, the bias of this layer is that of any layer with the same number of slots.
-    pub(super) fn shares_bias(&self) -> bool {
-        self.is_uniform()
-    }
-}
-
-/// Added to scores, `[1 or kv_head, group * q_pos, slot + q_pos]`.
-pub(super) struct Bias {
-    pub(super) shape: [usize; 3],
-    pub(super) data: Vec<f32>,
-}
-
-fn view(tensor: &Tensor) -> ArrayView3<'_, f32> {
-    let shape = tensor.shape();
-    ArrayView3::from_shape((shape[0], shape[1], shape[2]), tensor.data())
-        .expect("a tensor is as large as its shape says")
-}
-
-/// The rows of the slots given, zero-padded to `longest`.
-fn gather(tensor: &Tensor, slots: &[Vec<usize>], longest: usize) -> Result<Tensor, RuntimeError> {
-    let [heads, past, width] = [0, 1, 2].map(|axis| tensor.shape()[axis]);
-    let mut data = Vec::with_capacity(heads * longest * width);
-    for (rows, slots) in tensor.data().chunks_exact((past * width).max(1)).zip(slots) {
-        for slot in slots {
-            data.extend_from_slice(&rows[slot * width..(slot + 1) * width]);
-        }
-        data.resize(data.len() + (longest - slots.len()) * width, 0.0);
-    }
-    Tensor::new(&[heads, longest, width], data)
-}
-
-/// `[kv_head, slot, head_dim]` of several, joined along the slots.
-fn concatenated(parts: &[&Tensor]) -> Result<Tensor, RuntimeError> {
-    let [heads, width] = parts.first().map_or([0, 0], |part| [part.shape()[0], part.shape()[2]]);
-    let slots: usize = parts.iter().map(|part| part.shape()[1]).sum();
-    let mut data = Vec::with_capacity(heads * slots * width);
-    for head in 0..heads {
-        for part in parts {
-            let size = part.shape()[1] * width;
-            data.extend_from_slice(&part.data()[head * size..(head + 1) * size]);
-        }
-    }
-    Tensor::new(&[heads, slots, width], data)
 }
 
 /// Keys and values of all layers, and the position that comes next.
@@ -260,8 +242,14 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    pub(crate) fn empty(layers: usize, kv_heads: usize, head_dim: usize) -> Result<Self, RuntimeError> {
-        let layers = (0..layers).map(|_| LayerCache::empty(kv_heads, head_dim)).collect::<Result<_, _>>()?;
+    pub(crate) fn empty(
+        memory: &Memory,
+        layers: usize,
+        kv_heads: usize,
+        head_dim: usize,
+    ) -> Result<Self, RuntimeError> {
+        let layers =
+            (0..layers).map(|_| LayerCache::empty(memory, kv_heads, head_dim)).collect::<Result<_, _>>()?;
         Ok(Self { layers, next_position: 0 })
     }
 

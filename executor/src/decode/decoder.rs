@@ -6,13 +6,18 @@ use ndarray::{Array2, ArrayView2};
 
 use super::{
     ask::{Ask, Attending},
-    cache::{Bias, KvCache, Rewrite},
+    cache::{Appended, KvCache, Rewrite},
     error::DecodeError,
     head::{Head, LensFacts, LensOptions},
     pass::{Pass, Taps},
     walk::Walk,
 };
-use crate::{engine::Engine, family::DecoderConfig, runtime::Tensor};
+use crate::{
+    device::{Memory, Value},
+    engine::Engine,
+    family::DecoderConfig,
+    runtime::Crossed,
+};
 
 /// Whether a pass goes on to the next layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,12 @@ impl<'m> Decoder<'m> {
         std::mem::replace(&mut self.cache, other)
     }
 
+    /// Bytes that crossed between the host and the sessions of the model since it was loaded.
+    #[must_use]
+    pub fn crossed(&self) -> Crossed {
+        self.engine.crossed()
+    }
+
     /// The position of the next token.
     #[must_use]
     pub fn next_position(&self) -> u32 {
@@ -135,7 +146,8 @@ impl<'m> Decoder<'m> {
         let positions = self.positions_of(&[token])?;
         let places = place.map_or_else(|| positions.clone(), |place| vec![place]);
         let layers = self.engine.config.layers;
-        let mut walk = Walk::new(self.engine, &self.cache, &[token], positions, &places, taps)?;
+        let walk = Walk::new(self.engine, &self.cache, &[token], positions, &places, taps)?;
+        let mut walk = walk.unseen_before(layers.saturating_sub(1));
         match select {
             Some(select) => {
                 for layer in 0..layers {
@@ -144,7 +156,7 @@ impl<'m> Decoder<'m> {
             }
             None => (0..layers).try_for_each(|layer| walk.run_layer(layer))?,
         }
-        let done = walk.finish();
+        let done = walk.finish()?;
         Ok(self.take(done)?)
     }
 
@@ -153,7 +165,8 @@ impl<'m> Decoder<'m> {
     /// # Errors
     /// No token, an unknown token, a number that is not finite, or the runtime. The cache is unchanged then.
     pub fn forward(&mut self, tokens: &[u32], taps: Taps) -> Result<Pass, DecodeError> {
-        self.forward_gated(tokens, taps, &mut |_| Ok(Flow::Continue))
+        let layers = self.engine.config.layers;
+        self.forward_until(tokens, layers.saturating_sub(1), taps)
     }
 
     /// Feeds tokens through the layers up to and with `last_layer`; the others really do not run.
@@ -170,9 +183,19 @@ impl<'m> Decoder<'m> {
         if last_layer >= layers {
             return Err(DecodeError::NoSuchLayer { layer: last_layer, layers });
         }
-        let mut gate =
-            |done: LayerDone<'_>| Ok(if done.layer == last_layer { Flow::Stop } else { Flow::Continue });
-        self.forward_gated(tokens, taps, &mut gate)
+        let mut walk = self.walk(tokens, taps)?.unseen_before(last_layer);
+        (0..=last_layer).try_for_each(|layer| walk.run_layer(layer))?;
+        let done = walk.finish()?;
+        self.take(done)
+    }
+
+    fn walk(&mut self, tokens: &[u32], taps: Taps) -> Result<Walk<'_>, DecodeError> {
+        let positions = self.positions_of(tokens)?;
+        if taps.attention && !self.engine.gives_attention {
+            return Err(DecodeError::NoAttentionOutput);
+        }
+        let places = positions.clone();
+        Walk::new(self.engine, &self.cache, tokens, positions, &places, taps)
     }
 
     /// Feeds tokens through the layers until `gate` says stop.
@@ -180,44 +203,43 @@ impl<'m> Decoder<'m> {
     /// # Errors
     /// Whatever the gate returns, and as [`Decoder::forward`].
     pub fn forward_gated(&mut self, tokens: &[u32], taps: Taps, gate: Gate<'_>) -> Result<Pass, DecodeError> {
-        let positions = self.positions_of(tokens)?;
-        if taps.attention && !self.engine.gives_attention {
-            return Err(DecodeError::NoAttentionOutput);
-        }
         let layers = self.engine.config.layers;
-        let places = positions.clone();
-        let mut walk = Walk::new(self.engine, &self.cache, tokens, positions, &places, taps)?;
+        let mut walk = self.walk(tokens, taps)?;
         for layer in 0..layers {
             walk.run_layer(layer)?;
             if walk.ask(layer, gate)? == Flow::Stop {
                 break;
             }
         }
-        let done = walk.finish();
+        let done = walk.finish()?;
         self.take(done)
     }
 
-    /// A pass of `tokens` over another cache, with what they see of it in every layer.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.engine.memory
+    }
+
+    /// A pass of checked `tokens` over another cache, with what they see of it in every layer.
     pub(super) fn walk_shown(
         &mut self,
         cache: &KvCache,
         tokens: &[u32],
         positions: Vec<u32>,
-        shown: Bias,
+        shown: Value,
         taps: Taps,
-    ) -> Result<(Pass, Vec<(Tensor, Tensor)>), DecodeError> {
-        self.check_tokens(tokens)?;
+    ) -> Result<(Pass, Vec<Appended>), DecodeError> {
         let layers = self.engine.config.layers;
         let places = positions.clone();
-        let mut walk = Walk::new(self.engine, cache, tokens, positions, &places, taps)?.showing(shown);
+        let walk = Walk::new(self.engine, cache, tokens, positions, &places, taps)?;
+        let mut walk = walk.unseen_before(layers.saturating_sub(1)).showing(shown);
         (0..layers).try_for_each(|layer| walk.run_layer(layer))?;
-        Ok(walk.finish())
+        walk.finish()
     }
 
     /// Stores what a finished pass gave.
-    fn take(&mut self, (pass, appended): (Pass, Vec<(Tensor, Tensor)>)) -> Result<Pass, DecodeError> {
-        for (layer, (keys, values)) in appended.into_iter().enumerate() {
-            self.cache.layer_mut(layer)?.append(keys, values, &pass.positions);
+    fn take(&mut self, (pass, appended): (Pass, Vec<Appended>)) -> Result<Pass, DecodeError> {
+        for (layer, appended) in appended.into_iter().enumerate() {
+            self.cache.layer_mut(layer)?.append(appended, &pass.positions);
         }
         let last = pass.positions[pass.positions.len() - 1];
         self.cache.advance_to(last + 1);
@@ -324,7 +346,7 @@ impl<'m> Decoder<'m> {
         Ok(made)
     }
 
-    fn check_tokens(&self, tokens: &[u32]) -> Result<(), DecodeError> {
+    pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), DecodeError> {
         if tokens.is_empty() {
             return Err(DecodeError::NoTokens);
         }

@@ -155,9 +155,8 @@ impl Head {
             return Ok(Tensor::new(&[0, self.vocab], Vec::new())?);
         }
         let shape = [rows.len() / hidden, hidden];
-        let [logits] =
-            self.session.run(&[(io::ROWS, Feed::View { shape: &shape, data: rows })], [io::LOGITS])?;
-        Ok(logits)
+        let inputs = [(io::ROWS, Feed::View { shape: &shape, data: rows })];
+        Ok(self.session.run(&inputs, &[io::LOGITS])?.take(io::LOGITS)?)
     }
 
     /// The distributions of rows of logits. Rows are shared out among threads; each row is computed by one, so the

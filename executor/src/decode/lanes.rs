@@ -6,12 +6,16 @@
 //! row's numbers agree with those of its sequence by itself to rounding, not to the last bit.
 
 use super::{
-    cache::{Bias, KvCache},
+    bias::{Bias, Shown},
+    cache::KvCache,
     decoder::Decoder,
     error::DecodeError,
     pass::{Pass, Taps},
 };
-use crate::runtime::RuntimeError;
+use crate::{
+    device::{Device, Memory, Value},
+    runtime::{DeviceTensor, RuntimeError},
+};
 
 /// Keys and values of several sequences, their lanes.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub struct Lanes {
     owners: Vec<Option<usize>>,
     /// Position of the next token, `[lane]`.
     next: Vec<u32>,
+    /// What the pass before left on the device of the owners; nothing once they changed otherwise.
+    marks: Option<DeviceTensor>,
 }
 
 impl Lanes {
@@ -29,7 +35,7 @@ impl Lanes {
     pub fn behind(prefix: KvCache, count: usize) -> Self {
         let slots = prefix.layers().first().map_or(0, super::cache::LayerCache::slots);
         let next = vec![prefix.next_position(); count];
-        Self { cache: prefix, owners: vec![None; slots], next }
+        Self { cache: prefix, owners: vec![None; slots], next, marks: None }
     }
 
     /// Sequences that have nothing in common. Nothing may have been evicted from any.
@@ -43,6 +49,7 @@ impl Lanes {
             owners: owners.collect(),
             next: caches.iter().map(KvCache::next_position).collect(),
             cache: KvCache::joined(caches)?,
+            marks: None,
         })
     }
 
@@ -56,6 +63,7 @@ impl Lanes {
         if kept.len() < self.owners.len() {
             self.cache.keep_slots(&kept)?;
             self.owners.retain(stays);
+            self.marks = None;
         }
         Ok(())
     }
@@ -68,7 +76,7 @@ impl Lanes {
         let bias = |is_seen: bool| if is_seen { 0.0 } else { f32::NEG_INFINITY };
         for (row, (lane, _)) in rows.iter().enumerate() {
             data.extend(self.owners.iter().map(|owner| bias(owner.is_none_or(|owner| owner == *lane))));
-            data.extend(rows.iter().enumerate().map(|(at, (other, _))| bias(at <= row && other == lane)));
+            data.extend(among(rows, row));
         }
         let end = data.len();
         for _repeat in 1..group {
@@ -76,6 +84,42 @@ impl Lanes {
         }
         Bias { shape: [1, group * rows.len(), width], data }
     }
+
+    /// The same where sessions read it.
+    fn shown(&self, memory: &Memory, group: usize, rows: &[(usize, u32)]) -> Result<Shown, RuntimeError> {
+        match memory {
+            Memory::Host => Shown::of(memory, self.bias(group, rows)),
+            Memory::Device(device) => self.shown_there(device, rows),
+        }
+    }
+
+    fn shown_there(&self, device: &Device, rows: &[(usize, u32)]) -> Result<Shown, RuntimeError> {
+        let made;
+        let past = match &self.marks {
+            Some(marks) => marks,
+            None => {
+                let marks = self.owners.iter().map(|owner| owner.map_or(-1.0, to_mark));
+                made = device.memory().upload(&[1, 1, self.owners.len()], marks.collect())?;
+                &made
+            }
+        };
+        let new: Vec<f32> = rows.iter().map(|(lane, _)| to_mark(*lane)).collect();
+        let among: Vec<f32> = (0..rows.len()).flat_map(|row| among(rows, row)).collect();
+        let (bias, marks) = device.lanes(past, &new, &among)?;
+        Ok(Shown { bias: Value::Device(bias), marks: Some(marks) })
+    }
+}
+
+/// What is added for the new rows in the scores of one of them.
+fn among(rows: &[(usize, u32)], row: usize) -> impl Iterator<Item = f32> {
+    let lane = rows[row].0;
+    let is_seen = move |(at, (other, _)): (usize, &(usize, u32))| at <= row && *other == lane;
+    rows.iter().enumerate().map(move |each| if is_seen(each) { 0.0 } else { f32::NEG_INFINITY })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "there are fewer lanes than whole numbers of f32")]
+fn to_mark(lane: usize) -> f32 {
+    lane as f32
 }
 
 impl Decoder<'_> {
@@ -99,13 +143,14 @@ impl Decoder<'_> {
             next[*lane] = position.checked_add(1).ok_or(DecodeError::PositionsExhausted)?;
         }
         let positions: Vec<u32> = rows.iter().map(|(_, position)| *position).collect();
-        let bias = lanes.bias(self.config().group(), &rows);
+        self.check_tokens(&tokens)?;
+        let Shown { bias, marks } = lanes.shown(self.memory(), self.config().group(), &rows)?;
         let (pass, appended) = self.walk_shown(&lanes.cache, &tokens, positions, bias, taps)?;
-        for (layer, (keys, values)) in appended.into_iter().enumerate() {
-            lanes.cache.layer_mut(layer)?.append(keys, values, &pass.positions);
+        for (layer, appended) in appended.into_iter().enumerate() {
+            lanes.cache.layer_mut(layer)?.append(appended, &pass.positions);
         }
         lanes.owners.extend(rows.iter().map(|(lane, _)| Some(*lane)));
-        lanes.next = next;
+        (lanes.next, lanes.marks) = (next, marks);
         Ok(pass)
     }
 }

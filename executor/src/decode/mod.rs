@@ -4,6 +4,7 @@
 //! [`Decoder::retain`]), nor for where tapped arrays go.
 
 mod ask;
+mod bias;
 mod blocks;
 mod cache;
 mod decoder;
@@ -13,6 +14,7 @@ mod facts;
 mod head;
 mod lanes;
 mod pass;
+mod store;
 mod walk;
 
 pub use ask::{Ask, Attending};

@@ -3,28 +3,33 @@
 //! Responsible for feeding each layer's session, for checking and copying what comes out. Nothing of the cache is changed
 //! before the pass is complete: [`super::Decoder`] does that with what [`Walk::finish`] gives.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use ndarray::{Array2, Array3, Array4, ArrayView2, Axis};
 
 use super::{
-    ask::{Ask, narrowed},
-    cache::{Bias, KvCache},
+    ask::{Ask, AskedRows, narrowed},
+    bias::Shown,
+    cache::{Appended, KvCache},
     decoder::{Flow, Gate, LayerDone, Select},
     error::{DecodeError, Quantity},
     pass::{Pass, Taps},
+    store::{Grown, Heads},
 };
 use crate::{
+    device::{Memory, Value},
     engine::Engine,
     graph::io,
-    runtime::{Feed, Tensor},
+    runtime::{RuntimeError, Tensor},
 };
 
 /// What a layer gives.
 struct Outputs {
-    hidden: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    hidden: Value,
+    /// Zero for each row of a hidden state that stayed on the device and is finite, `[q_pos]`.
+    probe: Option<Tensor>,
+    keys: Grown,
+    values: Grown,
     queries: Option<Tensor>,
     attention: Option<Tensor>,
 }
@@ -34,14 +39,16 @@ pub(super) struct Walk<'a> {
     engine: &'a mut Engine,
     cache: &'a KvCache,
     taps: Taps,
-    hidden: Tensor,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    hidden: Value,
+    /// Nobody but the next layer looks at hidden states of layers before this one.
+    unseen_before: usize,
+    /// Cosines and sines, `[q_pos, head_dim]`.
+    angles: [Value; 2],
     /// The bias of the layer before, and the slots it was made for, if it may be used again.
-    bias: Option<(usize, Bias)>,
+    bias: Option<(usize, Value)>,
     /// Whether that bias was given, for every layer.
     is_given: bool,
-    appended: Vec<(Tensor, Tensor)>,
+    appended: Vec<Appended>,
     pass: Pass,
 }
 
@@ -56,7 +63,9 @@ impl<'a> Walk<'a> {
     ) -> Result<Self, DecodeError> {
         let config = &engine.config;
         let (cos, sin) = engine.rope.angles(places);
-        let hidden = Tensor::new(&[tokens.len(), config.hidden], engine.embed(tokens))?;
+        let shape = [tokens.len(), config.head_dim];
+        let angles = [engine.memory.place(&shape, cos)?, engine.memory.place(&shape, sin)?];
+        let hidden = Value::Host(Tensor::new(&[tokens.len(), config.hidden], engine.embed(tokens))?);
         let (layers, count) = (config.layers, tokens.len());
         let per_head = |wanted: bool, heads: usize| {
             wanted.then(|| Array4::zeros((layers, heads, count, config.head_dim)))
@@ -77,8 +86,8 @@ impl<'a> Walk<'a> {
             cache,
             taps,
             hidden,
-            cos,
-            sin,
+            unseen_before: 0,
+            angles,
             bias: None,
             is_given: false,
             appended: Vec::new(),
@@ -86,18 +95,21 @@ impl<'a> Walk<'a> {
         })
     }
 
+    /// The same; nobody asks for hidden states of layers before `layer`, so they need not come to the host.
+    pub(super) fn unseen_before(self, layer: usize) -> Self {
+        Self { unseen_before: layer, ..self }
+    }
+
     /// The same with a bias of its own, for every layer. All layers hold the same slots, and no window is narrower than a sequence.
-    pub(super) fn showing(mut self, bias: Bias) -> Self {
+    pub(super) fn showing(self, bias: Value) -> Self {
         let slots = self.cache.layers().first().map_or(0, super::cache::LayerCache::slots);
-        (self.bias, self.is_given) = (Some((slots, bias)), true);
-        self
+        Self { bias: Some((slots, bias)), is_given: true, ..self }
     }
 
     pub(super) fn run_layer(&mut self, layer: usize) -> Result<(), DecodeError> {
-        let bias = self.bias_of(layer);
-        let outputs = self.run(layer, &bias, self.taps)?;
-        self.keep_bias(layer, bias);
-        self.take(layer, outputs)
+        let shown = self.bias_of(layer)?;
+        let outputs = self.run(layer, &shown.bias, self.taps)?;
+        self.take(layer, outputs, shown)
     }
 
     /// As [`Walk::run_layer`] for a single token, which attends to what `select` says.
@@ -106,89 +118,116 @@ impl<'a> Walk<'a> {
         layer: usize,
         select: Select<'_, E>,
     ) -> Result<(), E> {
-        let bias = self.bias_of(layer);
-        let mut outputs = self.run(layer, &bias, Taps { queries: true, ..self.taps })?;
+        let shown = self.bias_of(layer)?;
+        let mut outputs = self.run(layer, &shown.bias, Taps { queries: true, ..self.taps })?;
         let (stored, pos) = (&self.cache.layers()[layer], self.pass.positions[0]);
         let attending = match &outputs.queries {
             Some(queries) => {
-                let (keys, values) = (&outputs.keys, &outputs.values);
+                let keys = asked(&outputs.keys, stored.key_store().heads()).map_err(DecodeError::from)?;
+                let values =
+                    asked(&outputs.values, stored.value_store().heads()).map_err(DecodeError::from)?;
                 select(Ask { layer, pos, stored, queries, keys, values })?
             }
             None => None,
         };
         if let Some(attending) = attending {
-            outputs = self.run(layer, &narrowed(stored, &bias, pos, &attending), self.taps)?;
+            let whole;
+            let whole = match &shown.bias {
+                Value::Host(tensor) => (tensor.shape(), tensor.data()),
+                Value::Device(_) => {
+                    let config = &self.engine.config;
+                    whole = stored.bias(config.group(), &self.pass.positions, config.window(layer));
+                    (whole.shape.as_slice(), whole.data.as_slice())
+                }
+            };
+            let narrow = narrowed(stored, whole, pos, &attending);
+            let narrow = Shown::of(&self.engine.memory, narrow).map_err(DecodeError::from)?;
+            outputs = self.run(layer, &narrow.bias, self.taps)?;
         }
-        self.keep_bias(layer, bias);
-        Ok(self.take(layer, outputs)?)
+        Ok(self.take(layer, outputs, shown)?)
     }
 
     /// Whether what is added to the scores of this layer is that of any with as many slots.
     fn is_shared(&self, layer: usize) -> bool {
         self.is_given
-            || (self.cache.layers()[layer].shares_bias() && self.engine.config.window(layer).is_none())
+            || (self.cache.layers()[layer].is_uniform() && self.engine.config.window(layer).is_none())
     }
 
-    fn bias_of(&mut self, layer: usize) -> Bias {
+    fn bias_of(&mut self, layer: usize) -> Result<Shown, DecodeError> {
         let stored = &self.cache.layers()[layer];
         let (slots, is_shared) = (stored.slots(), self.is_shared(layer));
         match self.bias.take() {
-            Some((made_for, bias)) if is_shared && made_for == slots => bias,
+            // Positions may be others than those of the layer it was made for.
+            Some((made_for, bias)) if is_shared && made_for == slots => Ok(Shown { bias, marks: None }),
             _ => {
                 let config = &self.engine.config;
-                stored.bias(config.group(), &self.pass.positions, config.window(layer))
+                let (group, window) = (config.group(), config.window(layer));
+                Ok(stored.shown(&self.engine.memory, group, &self.pass.positions, window)?)
             }
         }
     }
 
-    fn keep_bias(&mut self, layer: usize, bias: Bias) {
-        if self.is_shared(layer) {
-            self.bias = Some((self.cache.layers()[layer].slots(), bias));
-        }
-    }
-
-    fn run(&mut self, layer: usize, bias: &Bias, taps: Taps) -> Result<Outputs, DecodeError> {
-        let (count, width) = (self.pass.tokens.len(), self.engine.config.head_dim);
-        let stored = &self.cache.layers()[layer];
-        let angles = [count, width];
+    fn run(&mut self, layer: usize, bias: &Value, taps: Taps) -> Result<Outputs, DecodeError> {
+        let is_seen = taps.hidden || layer >= self.unseen_before;
+        let [keys, values] = self.cache.layers()[layer].feeds();
         let inputs = [
-            (io::HIDDEN_IN, Feed::Held(&self.hidden)),
-            (io::COS, Feed::View { shape: &angles, data: &self.cos }),
-            (io::SIN, Feed::View { shape: &angles, data: &self.sin }),
-            (io::PAST_KEYS, Feed::Held(stored.key_tensor())),
-            (io::PAST_VALUES, Feed::Held(stored.value_tensor())),
-            (io::BIAS, Feed::View { shape: &bias.shape, data: &bias.data }),
+            (io::HIDDEN_IN, self.hidden.feed()),
+            (io::COS, self.angles[0].feed()),
+            (io::SIN, self.angles[1].feed()),
+            (io::PAST_KEYS, keys),
+            (io::PAST_VALUES, values),
+            (io::BIAS, bias.feed()),
         ];
-        let states = [io::HIDDEN_OUT, io::PRESENT_KEYS, io::PRESENT_VALUES];
+        let tapped = [(taps.queries, io::QUERIES), (taps.attention, io::ATTENTION)];
+        let tapped = tapped.into_iter().filter_map(|(is_tapped, name)| is_tapped.then_some(name));
         let session = &mut self.engine.layers[layer];
-        let (hidden, keys, values, queries, attention) = match (taps.queries, taps.attention) {
-            (false, false) => {
-                let [hidden, keys, values] = session.run(&inputs, states)?;
-                (hidden, keys, values, None, None)
+        let (mut here, hidden, probe, keys, values) = match &self.engine.memory {
+            Memory::Host => {
+                let names = [io::HIDDEN_OUT, io::PRESENT_KEYS, io::PRESENT_VALUES];
+                let names: Vec<_> = names.into_iter().chain(tapped).collect();
+                let mut here = session.run(&inputs, &names)?;
+                let hidden = Value::Host(here.take(io::HIDDEN_OUT)?);
+                let (keys, values) = (here.take(io::PRESENT_KEYS)?, here.take(io::PRESENT_VALUES)?);
+                (here, hidden, None, Grown::Host(keys), Grown::Host(values))
             }
-            (true, false) => {
-                let [hidden, keys, values, queries] =
-                    session.run(&inputs, [states[0], states[1], states[2], io::QUERIES])?;
-                (hidden, keys, values, Some(queries), None)
-            }
-            (_, true) => {
-                let [hidden, keys, values, queries, attention] =
-                    session.run(&inputs, [states[0], states[1], states[2], io::QUERIES, io::ATTENTION])?;
-                (hidden, keys, values, Some(queries), Some(attention))
+            Memory::Device(device) => {
+                let of_hidden = if is_seen { io::HIDDEN_OUT } else { io::HIDDEN_PROBE };
+                let names: Vec<_> =
+                    [of_hidden, io::NEW_KEYS, io::NEW_VALUES].into_iter().chain(tapped).collect();
+                let stays = [io::PRESENT_KEYS, io::PRESENT_VALUES, io::HIDDEN_OUT];
+                let stays = &stays[..if is_seen { 2 } else { 3 }];
+                let (mut here, mut there) = session.run_bound(&inputs, &names, stays)?;
+                let mut grown = |present, new| -> Result<Grown, RuntimeError> {
+                    let (all, new) = (there.take(present)?, here.take(new)?);
+                    Ok(Grown::Device { all, new, device: Arc::clone(device) })
+                };
+                let keys = grown(io::PRESENT_KEYS, io::NEW_KEYS)?;
+                let values = grown(io::PRESENT_VALUES, io::NEW_VALUES)?;
+                let (hidden, probe) = if is_seen {
+                    (Value::Host(here.take(io::HIDDEN_OUT)?), None)
+                } else {
+                    (Value::Device(there.take(io::HIDDEN_OUT)?), Some(here.take(io::HIDDEN_PROBE)?))
+                };
+                (here, hidden, probe, keys, values)
             }
         };
-        Ok(Outputs { hidden, keys, values, queries, attention })
+        let queries = taps.queries.then(|| here.take(io::QUERIES)).transpose()?;
+        let attention = taps.attention.then(|| here.take(io::ATTENTION)).transpose()?;
+        Ok(Outputs { hidden, probe, keys, values, queries, attention })
     }
 
-    fn take(&mut self, layer: usize, outputs: Outputs) -> Result<(), DecodeError> {
-        let Outputs { hidden, keys, values, queries, attention } = outputs;
+    fn take(&mut self, layer: usize, outputs: Outputs, shown: Shown) -> Result<(), DecodeError> {
+        let Outputs { hidden, probe, keys, values, queries, attention } = outputs;
         let (slots, count) = (self.cache.layers()[layer].slots(), self.pass.tokens.len());
+        if self.is_shared(layer) {
+            self.bias = Some((slots, shown.bias));
+        }
         self.take_states(layer, &keys, &values, queries.as_ref())?;
-        self.take_hidden(layer, hidden)?;
+        self.take_hidden(layer, hidden, probe.as_ref())?;
         if let Some(attention) = attention {
             self.take_attention(layer, &attention, slots + count)?;
         }
-        self.appended.push((keys, values));
+        self.appended.push(Appended { keys, values, marks: shown.marks });
         self.pass.layers_run = layer + 1;
         Ok(())
     }
@@ -197,20 +236,19 @@ impl<'a> Walk<'a> {
     fn take_states(
         &mut self,
         layer: usize,
-        keys: &Tensor,
-        values: &Tensor,
+        keys: &Grown,
+        values: &Grown,
         queries: Option<&Tensor>,
     ) -> Result<(), DecodeError> {
         let count = self.pass.tokens.len();
-        let newest = |tensor: &Tensor| tensor.shape()[1] - count..tensor.shape()[1];
         let (mut key_tap, mut value_tap, mut query_tap) =
             (self.pass.keys.take(), self.pass.values.take(), self.pass.queries.take());
         let result = (|| {
-            self.take_rows(Quantity::Key, layer, keys, newest(keys), key_tap.as_mut())?;
-            self.take_rows(Quantity::Value, layer, values, newest(values), value_tap.as_mut())?;
+            self.take_rows(Quantity::Key, layer, keys.newest(count), key_tap.as_mut())?;
+            self.take_rows(Quantity::Value, layer, values.newest(count), value_tap.as_mut())?;
             match (queries, query_tap.as_mut()) {
                 (Some(queries), Some(tap)) => {
-                    self.take_rows(Quantity::Query, layer, queries, 0..count, Some(tap))
+                    self.take_rows(Quantity::Query, layer, (queries, 0..count), Some(tap))
                 }
                 _ => Ok(()),
             }
@@ -224,8 +262,7 @@ impl<'a> Walk<'a> {
         &self,
         quantity: Quantity,
         layer: usize,
-        tensor: &Tensor,
-        rows: Range<usize>,
+        (tensor, rows): (&Tensor, Range<usize>),
         tap: Option<&mut Array4<f32>>,
     ) -> Result<(), DecodeError> {
         let (height, width) = (tensor.shape()[1], tensor.shape()[2]);
@@ -241,13 +278,24 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn take_hidden(&mut self, layer: usize, hidden: Tensor) -> Result<(), DecodeError> {
+    fn take_hidden(
+        &mut self,
+        layer: usize,
+        hidden: Value,
+        probe: Option<&Tensor>,
+    ) -> Result<(), DecodeError> {
+        if probe.is_some_and(|probe| probe.data().iter().all(|value| value.is_finite())) {
+            self.hidden = hidden;
+            return Ok(());
+        }
+        // One that stayed away comes after all, to say where it is not finite.
+        let hidden = on_host(hidden)?;
         self.check(Quantity::Hidden, layer, None, hidden.data(), self.engine.config.hidden)?;
         if let Some(tap) = &mut self.pass.hidden {
             let mut target = tap.index_axis_mut(Axis(0), layer);
             target.iter_mut().zip(hidden.data()).for_each(|(to, from)| *to = *from);
         }
-        self.hidden = hidden;
+        self.hidden = Value::Host(hidden);
         Ok(())
     }
 
@@ -286,15 +334,19 @@ impl<'a> Walk<'a> {
 
     pub(super) fn ask(&mut self, layer: usize, gate: Gate<'_>) -> Result<Flow, DecodeError> {
         let shape = (self.pass.tokens.len(), self.engine.config.hidden);
-        let hidden =
-            ArrayView2::from_shape(shape, self.hidden.data()).expect("the layer gives a row per token");
+        let hidden = match &self.hidden {
+            Value::Host(tensor) => tensor,
+            Value::Device(tensor) => &tensor.to_host()?,
+        };
+        let hidden = ArrayView2::from_shape(shape, hidden.data()).expect("the layer gives a row per token");
         gate(LayerDone { layer, hidden, head: &mut self.engine.head })
     }
 
-    pub(super) fn finish(mut self) -> (Pass, Vec<(Tensor, Tensor)>) {
+    pub(super) fn finish(mut self) -> Result<(Pass, Vec<Appended>), DecodeError> {
         let shape = (self.pass.tokens.len(), self.engine.config.hidden);
-        self.pass.last_hidden = Array2::from_shape_vec(shape, self.hidden.data().to_vec())
-            .expect("the layer gives a row per token");
+        let hidden = on_host(self.hidden)?;
+        self.pass.last_hidden =
+            Array2::from_shape_vec(shape, hidden.data().to_vec()).expect("the layer gives a row per token");
         let run = self.pass.layers_run;
         let shorten = |tap: &mut Option<Array4<f32>>| {
             if let Some(tap) = tap {
@@ -307,6 +359,24 @@ impl<'a> Walk<'a> {
         if let Some(hidden) = &mut self.pass.hidden {
             hidden.slice_collapse(ndarray::s![..run, .., ..]);
         }
-        (self.pass, self.appended)
+        Ok((self.pass, self.appended))
+    }
+}
+
+/// Stored rows and, where what a pass gave is only the new one, that one behind them.
+fn asked<'a>(
+    grown: &'a Grown,
+    stored: Result<Heads<'a>, RuntimeError>,
+) -> Result<AskedRows<'a>, RuntimeError> {
+    Ok(match grown {
+        Grown::Host(all) => AskedRows { first: Heads::One(all), last: None },
+        Grown::Device { new, .. } => AskedRows { first: stored?, last: Some(new) },
+    })
+}
+
+fn on_host(value: Value) -> Result<Tensor, RuntimeError> {
+    match value {
+        Value::Host(tensor) => Ok(tensor),
+        Value::Device(tensor) => tensor.to_host(),
     }
 }

@@ -52,12 +52,18 @@ impl GraphBuilder {
     }
 
     pub(super) fn input(&mut self, name: &str, dims: &[Dim]) -> Name {
-        self.graph.input.push(value_info(name, dims));
+        self.graph.input.push(value_info(name, FLOAT, dims));
+        name.to_owned()
+    }
+
+    /// An input of integers of 64 bits.
+    pub(super) fn integer_input(&mut self, name: &str, dims: &[Dim]) -> Name {
+        self.graph.input.push(value_info(name, INT64, dims));
         name.to_owned()
     }
 
     pub(super) fn output(&mut self, name: &str, dims: &[Dim]) {
-        self.graph.output.push(value_info(name, dims));
+        self.graph.output.push(value_info(name, FLOAT, dims));
     }
 
     /// A weight that lies outside the model. Several parts are laid one after the other, which joins them by rows.
@@ -95,6 +101,11 @@ impl GraphBuilder {
     /// A constant that lies inside the model.
     pub(super) fn scalar(&mut self, name: &str, value: f32) -> Name {
         self.constant(name, FLOAT, &[], value.to_le_bytes().to_vec())
+    }
+
+    /// Zeros that lie inside the model.
+    pub(super) fn zeros(&mut self, name: &str, dims: &[usize]) -> Name {
+        self.constant(name, FLOAT, dims, vec![0; 4 * dims.iter().product::<usize>()])
     }
 
     /// A list of integers that lies inside the model.
@@ -172,7 +183,7 @@ impl Attr<'_> {
     }
 }
 
-fn value_info(name: &str, dims: &[Dim]) -> ValueInfo {
+fn value_info(name: &str, elem_type: i32, dims: &[Dim]) -> ValueInfo {
     let dim = dims
         .iter()
         .map(|dim| match dim {
@@ -180,6 +191,6 @@ fn value_info(name: &str, dims: &[Dim]) -> ValueInfo {
             Dim::Named(name) => Dimension { value: None, name: Some((*name).to_owned()) },
         })
         .collect();
-    let tensor = TensorType { elem_type: FLOAT, shape: Some(Shape { dim }) };
+    let tensor = TensorType { elem_type, shape: Some(Shape { dim }) };
     ValueInfo { name: name.to_owned(), kind: Some(Type { tensor: Some(tensor) }) }
 }

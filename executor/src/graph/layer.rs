@@ -19,6 +19,15 @@ pub(crate) enum AttentionOutput {
     Given,
 }
 
+/// Where what a layer stores and passes on stays between runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Residence {
+    /// On the host: it reads all it wants from the outputs themselves.
+    Host,
+    /// On the device: what the host always reads is an output of its own, and small.
+    Device,
+}
+
 const Q_POS: Dim = Dim::Named("q_pos");
 const SLOT: Dim = Dim::Named("slot");
 const PRESENT: Dim = Dim::Named("present");
@@ -28,6 +37,7 @@ pub(crate) fn layer_graph(
     config: &DecoderConfig,
     weights: &LayerWeights,
     attention: AttentionOutput,
+    residence: Residence,
 ) -> BuiltGraph {
     let mut writer = LayerWriter { builder: GraphBuilder::new("layer"), config, weights };
     let (hidden, head, kv) =
@@ -49,6 +59,16 @@ pub(crate) fn layer_graph(
     writer.builder.node("Add", &[&residual, &fed], io::HIDDEN_OUT, &[]);
 
     let builder = &mut writer.builder;
+    if residence == Residence::Device {
+        // Zero times anything finite is zero: a row's sum says whether all of it is finite.
+        let zero = builder.scalar("probe.zero", 0.0);
+        let axis = builder.integers("probe.axis", &[-1]);
+        let zeros = builder.node("Mul", &[io::HIDDEN_OUT, &zero], "probe.zeros", &[]);
+        builder.node("ReduceSum", &[&zeros, &axis], io::HIDDEN_PROBE, &[("keepdims", Attr::Int(0))]);
+        builder.output(io::HIDDEN_PROBE, &[Q_POS]);
+        builder.output(io::NEW_KEYS, &[kv, Q_POS, head]);
+        builder.output(io::NEW_VALUES, &[kv, Q_POS, head]);
+    }
     builder.output(io::HIDDEN_OUT, &[Q_POS, hidden]);
     builder.output(io::PRESENT_KEYS, &[kv, PRESENT, head]);
     builder.output(io::PRESENT_VALUES, &[kv, PRESENT, head]);
@@ -119,8 +139,8 @@ impl LayerWriter<'_> {
         let heads_first = self.builder.node("Transpose", &[&rotated], "qk.heads_first", &to_heads);
         let turned = self.rotate(&heads_first);
         let sizes = self.builder.integers("qk.sizes", &[q, kv]);
-        let [_, keys] = self.builder.split(&turned, &sizes, 0, [io::QUERIES, "keys"]);
-        let values = self.builder.node("Transpose", &[&values], "values", &to_heads);
+        let [_, keys] = self.builder.split(&turned, &sizes, 0, [io::QUERIES, io::NEW_KEYS]);
+        let values = self.builder.node("Transpose", &[&values], io::NEW_VALUES, &to_heads);
         (keys, values)
     }
 
