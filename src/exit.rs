@@ -86,15 +86,46 @@ impl CliError {
     /// The one command or change that mends it, where there is one.
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Trace(error) | Self::Executor(ExecutorError::Trace(error)) => of_trace(error),
             Self::Executor(error) => error.remedy(),
-            Self::Trace(TraceError::Leftover { .. }) => {
-                Some("give the command that began it again to finish it, or remove that folder".to_owned())
-            }
             Self::Exists { remedy, .. } => Some((*remedy).to_owned()),
             Self::In { source, .. } => source.hint(),
             _ => None,
         }
     }
+}
+
+fn of_trace(error: &TraceError) -> Option<String> {
+    match error {
+        TraceError::Leftover { .. } | TraceError::Incomplete { .. } => {
+            Some("give the command that began it again to finish it, or remove that folder".to_owned())
+        }
+        TraceError::ResumeMismatch { part, begun, .. } => Some(resumed(part, begun)),
+        _ => None,
+    }
+}
+
+/// How a recording that was begun otherwise goes on.
+fn resumed(part: &str, begun: &str) -> String {
+    let value = begun.trim_matches('"');
+    let switch = |flag: &str| {
+        let is_on = !matches!(begun, "null" | "false");
+        if is_on { format!("give {flag} as well") } else { format!("leave out {flag}") }
+    };
+    let as_begun = match part {
+        // One sequence a pass is not written down.
+        "decoding.batch" if begun == "null" => "give --batch 1, which it was begun with".to_owned(),
+        "decoding.batch" => format!("give --batch {}, which it was begun with", value),
+        "decoding.max_new_tokens" => format!("give --max-new-tokens {}", value),
+        "runtime.threads" => format!("give --threads {}", value),
+        "seed" | "workload.seed" => format!("give --seed {}", value),
+        "decoding.protocol" => switch("--as-published"),
+        "fields.hidden" => switch("--hidden"),
+        "times" => switch("--times"),
+        "fields.attention" => format!("give --dtype {}", value.to_lowercase()),
+        _ => "give the command as it was begun".to_owned(),
+    };
+    format!("{as_begun}, to go on with it; --force throws it away and begins anew")
 }
 
 /// Prints an error with its hint and turns the outcome into an exit code.

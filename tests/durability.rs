@@ -212,3 +212,51 @@ fn stock_python_reads_a_trace_as_the_format_page_says() {
         assert_eq!(said.contains("branch 2 of problem 1"), version == "v1.1", "{version}: {said}");
     }
 }
+
+/// Who asks for a trace whose recording was interrupted is told where it lies and how it goes on, and who goes on otherwise, how it was begun.
+#[test]
+fn an_interrupted_recording_says_where_it_lies_and_how_it_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = [
+        "record",
+        "--branches",
+        "2",
+        "--count",
+        "1",
+        "--max-new-tokens",
+        "8",
+        "--ep",
+        "cpu",
+        "--out",
+        "trees",
+    ];
+    let run = |args: &[&str]| {
+        let done = kvlab().current_dir(folder.path()).args(args).output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&[done.stderr, done.stdout].concat()).into_owned())
+    };
+    let with = |more: &[&'static str]| [&record[..], more].concat();
+    let (code, said) = run(&with(&["--batch", "2"]));
+    assert_eq!(code, Some(0), "{said}");
+    std::fs::rename(folder.path().join("trees"), folder.path().join("trees.partial")).unwrap();
+    for verb in ["validate", "inspect"] {
+        let (code, said) = run(&[verb, "trees"]);
+        assert!(code == Some(3) && said.contains("trees.partial: an unfinished recording"), "{said}");
+        assert!(said.contains("to mend it: give the command that began it again"), "{said}");
+    }
+    for (more, part, mend) in [
+        (&["--batch", "1"][..], "`decoding.batch` 2, now null", "give --batch 2"),
+        (&[][..], "`decoding.batch` 2, now 8", "give --batch 2"),
+        (&["--batch", "2", "--times"], "`times` false, now true", "leave out --times"),
+        (&["--as-published"], "", "to go on with it; --force"),
+    ] {
+        let (code, said) = run(&with(more));
+        assert!(code == Some(3) && said.contains(part) && said.contains(mend), "{more:?}: {said}");
+    }
+    let (code, said) = run(&with(&["--batch", "2"]));
+    assert!(code == Some(0) && !folder.path().join("trees.partial").exists(), "{said}");
+    // What was done otherwise than by itself is said in words too.
+    let (code, said) = run(&with(&["--as-published", "--force"]));
+    assert_eq!(code, Some(0), "{said}");
+    let (_, inspected) = run(&["inspect", "trees"]);
+    assert!(inspected.contains("protocol  rksc-notebook: D4"), "{inspected}");
+}

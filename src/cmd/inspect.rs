@@ -107,6 +107,14 @@ fn text(trace: &Trace, summary: &Summary) -> String {
         }
         (None, None) => {}
     }
+    let decoding = &manifest.decoding;
+    text += &format!("decoding  {}, at most {} new tokens", decoding.mode, decoding.max_new_tokens);
+    text +=
+        &decoding.batch.map_or_else(String::new, |batch| format!(", up to {batch} sequences in one pass"));
+    text.push('\n');
+    if let Some(protocol) = &decoding.protocol {
+        text += &format!("protocol  {protocol}\n");
+    }
     text += &format!("format    {}\ndigest    {}\n", manifest.format, trace.digest());
     for from in &manifest.derived_from {
         text += &format!("made from {} by `{}`\n", from.digest, from.how);

@@ -150,9 +150,16 @@ fn other_settings_cannot_continue_a_recording() {
     interrupt(&folder, 1, 0);
     let header = TraceHeader { seed: 4, ..recorded_header(Dtype::F32) };
     match TraceWriter::create(&folder.trace(), header, Leftover::Resume).unwrap_err() {
-        TraceError::ResumeMismatch { part, .. } => assert_eq!(part, "seed"),
+        TraceError::ResumeMismatch { part, begun, now, .. } => {
+            assert_eq!((part.as_str(), begun, now), ("seed", "3".to_owned(), "4".to_owned()));
+        }
         other => panic!("{other}"),
     }
+    // Inside a part of the header, and what is there now only.
+    let mut header = recorded_header(Dtype::F32);
+    header.decoding.batch = Some(8);
+    let error = TraceWriter::create(&folder.trace(), header, Leftover::Resume).unwrap_err();
+    assert!(error.to_string().ends_with("begun with `decoding.batch` null, now 8"), "{error}");
 }
 
 #[test]

@@ -67,12 +67,16 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// A recording cannot be continued with other settings than it was begun with.
-    #[error("{}: begun with another `{part}`", path.display())]
+    #[error("{}: begun with `{part}` {begun}, now {now}", path.display())]
     ResumeMismatch {
         /// The folder of unfinished work.
         path: PathBuf,
-        /// The first part of the header that differs.
+        /// The first part of the header that differs, as a path inside it.
         part: String,
+        /// What it was begun with, as JSON; null for nothing.
+        begun: String,
+        /// What is asked for now, as JSON.
+        now: String,
     },
     /// The disk or the quota is full.
     #[error("{}: no space left: {source}", path.display())]

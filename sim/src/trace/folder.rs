@@ -102,6 +102,10 @@ pub(crate) fn read_manifest(root: &Path) -> Result<(Manifest, String), TraceErro
     if is_unfinished {
         return Err(TraceError::Incomplete { path: root.to_owned() });
     }
+    // Who asks for a trace that was never finished is told where what there is of it lies.
+    if fs::symlink_metadata(root).is_err() && unfinished(root).is_dir() {
+        return Err(TraceError::Incomplete { path: unfinished(root) });
+    }
     read_manifest_in(root)
 }
 

@@ -224,13 +224,24 @@ fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
     if begun == continued {
         return Ok(());
     }
+    let root = path.parent().unwrap_or(path);
     let begun: serde_json::Value = parse_json(&begun, path)?;
-    let continued: serde_json::Value = parse_json(&continued, path)?;
-    let part = continued
-        .as_object()
-        .and_then(|parts| parts.iter().find(|(key, value)| begun.get(key) != Some(value)))
-        .map_or("header", |(key, _)| key);
-    Err(TraceError::ResumeMismatch { path: path.parent().unwrap_or(path).to_owned(), part: part.to_owned() })
+    Err(mismatch(root, &begun, &parse_json(&continued, path)?))
+}
+
+/// The first difference between what a recording was begun with and what is asked for now.
+fn mismatch(root: &Path, begun: &serde_json::Value, now: &serde_json::Value) -> TraceError {
+    let (mut part, mut begun, mut now) = (Vec::new(), begun, now);
+    let nothing = serde_json::Value::Null;
+    while let (Some(before), Some(after)) = (begun.as_object(), now.as_object()) {
+        // What was left out afterwards is a difference too.
+        let keys = after.keys().chain(before.keys());
+        let Some(key) = keys.into_iter().find(|key| before.get(*key) != after.get(*key)) else { break };
+        part.push(key.as_str());
+        (begun, now) = (before.get(key).unwrap_or(&nothing), after.get(key).unwrap_or(&nothing));
+    }
+    let part = if part.is_empty() { "header".to_owned() } else { part.join(".") };
+    TraceError::ResumeMismatch { path: root.to_owned(), part, begun: begun.to_string(), now: now.to_string() }
 }
 
 /// Sequences, other facts, weights, times and the manifest's digest.
@@ -257,8 +268,16 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
         times: None,
         ..manifest.clone()
     };
-    if begun != header.manifest() || manifest.times.is_some() != header.times {
-        return Err(TraceError::ResumeMismatch { path: root.to_owned(), part: "header".to_owned() });
+    let value = |manifest: &Manifest| {
+        serde_json::to_value(manifest).map_err(|error| TraceError::io(root, std::io::Error::other(error)))
+    };
+    if begun != header.manifest() {
+        return Err(mismatch(root, &value(&begun)?, &value(&header.manifest())?));
+    }
+    let (begun, now) = (manifest.times.is_some(), header.times);
+    if begun != now {
+        let (part, begun, now) = ("times".to_owned(), begun.to_string(), now.to_string());
+        return Err(TraceError::ResumeMismatch { path: root.to_owned(), part, begun, now });
     }
     let entry = |sequence: SequenceInfo| Entry {
         shards: manifest.shards.iter().filter(|shard| shard.seq == sequence.seq).cloned().collect(),
