@@ -122,6 +122,7 @@ fn resumed(part: &str, begun: &str) -> String {
         "decoding.protocol" => switch("--as-published"),
         "fields.hidden" => switch("--hidden"),
         "times" => switch("--times"),
+        "fields.lens" => format!("give --lens {value}"),
         "fields.attention" => format!("give --dtype {}", value.to_lowercase()),
         _ => "give the command as it was begun".to_owned(),
     };

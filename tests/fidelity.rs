@@ -80,7 +80,7 @@ fn recorded(model: &mut Model, folder: &Path) -> Trace {
         open_loop: OpenLoop {
             chunk: chunk(16),
             max_new_tokens: NEW,
-            fields: StoredFields { hidden: false, attention: Some(Dtype::F32), lens: false, lens_top: 0 },
+            fields: StoredFields { hidden: false, attention: Some(Dtype::F32), lens: None, lens_top: 0 },
             prompt_lens: PromptLens::Last,
         },
         tool: ToolInfo { name: "test".to_owned(), version: "0".to_owned(), revision: None },

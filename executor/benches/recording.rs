@@ -11,7 +11,7 @@ use kvlab_executor::{
     CacheMemory, Flow, LoadOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, ProviderChoice,
     Quiet, RecordItem, RecordPlan, Taps, embedded_model, record,
 };
-use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, WorkloadInfo};
+use kvlab_sim::trace::{Dtype, Leftover, LensForms, StoredFields, ToolInfo, WorkloadInfo};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
@@ -25,12 +25,16 @@ struct Kept {
     fields: Option<StoredFields>,
 }
 
-const NOTHING: StoredFields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
-const KINDS: [Kept; 4] = [
+const NOTHING: StoredFields = StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 };
+const KINDS: [Kept; 5] = [
     Kept { name: "decoding alone, nothing written", fields: None },
     Kept {
         name: "facts: lens at every generated position",
-        fields: Some(StoredFields { lens: true, lens_top: 8, ..NOTHING }),
+        fields: Some(StoredFields { lens: Some(LensForms::Both), lens_top: 8, ..NOTHING }),
+    },
+    Kept {
+        name: "the same, with the final norm only",
+        fields: Some(StoredFields { lens: Some(LensForms::Normed), lens_top: 8, ..NOTHING }),
     },
     Kept {
         name: "queries, keys and values in f32",
@@ -38,7 +42,12 @@ const KINDS: [Kept; 4] = [
     },
     Kept {
         name: "both",
-        fields: Some(StoredFields { lens: true, lens_top: 8, attention: Some(Dtype::F32), ..NOTHING }),
+        fields: Some(StoredFields {
+            lens: Some(LensForms::Both),
+            lens_top: 8,
+            attention: Some(Dtype::F32),
+            ..NOTHING
+        }),
     },
 ];
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvlab_sim::trace::{Chunk, Dtype, SequenceEnd, SequenceStart, TraceError};
+use kvlab_sim::trace::{Chunk, Dtype, LensForms, SequenceEnd, SequenceStart, TraceError};
 
 use crate::{
     error::ExecutorError,
@@ -41,15 +41,16 @@ impl Footprint {
             .attention
             .map_or(0, |dtype| (config.q_width() + 2 * config.kv_width()) as u64 * bytes_of(dtype));
         let hidden = if fields.hidden { 4 * width } else { 0 };
-        // Two entropies and two sums, then a token and a logit for each of the largest, with their coordinates.
-        let fact = 24 + 12 * u64::from(fields.lens_top);
+        // An entropy and a sum for each form, then a token and a logit for each of the largest, with their coordinates.
+        let forms = |forms| if forms == LensForms::Both { 24 } else { 16 };
+        let fact = fields.lens.map_or(0, |lens| forms(lens) + 12 * u64::from(fields.lens_top));
         let weight = |count: u64, dtype: Option<Dtype>| dtype.map_or(0, |dtype| count * bytes_of(dtype));
         let w_o = layers * width * config.q_width() as u64;
         let head = width * (config.vocab as u64 + 1);
         Self {
             fixed: FIXED_BYTES + weight(w_o, plan.weights.w_o) + weight(head, plan.weights.head),
             position: layers * (states + hidden) + 16,
-            looked_at: if fields.lens { layers * fact } else { 0 },
+            looked_at: layers * fact,
         }
     }
 

@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 
 use kvlab_sim::{
     trace::{
-        Chunk, LayerChunk, LensFact, LensPosition, SequenceEnd, SequenceStart, StoredFields, TraceError,
-        TraceWriter,
+        Chunk, LayerChunk, LensFact, LensForms, LensPosition, RawLensFact, SequenceEnd, SequenceStart,
+        StoredFields, TraceError, TraceWriter,
     },
     types::{Pos, TokenId},
 };
@@ -170,7 +170,7 @@ impl OpenLoop {
     /// the look at a step gives its next token too.
     fn most_held(&self, decoder: &Decoder<'_>) -> usize {
         let size = decoder.config().vocab * decoder.config().hidden;
-        if self.fields.lens && size <= SMALL_HEAD { HELD_STEPS } else { 1 }
+        if self.fields.lens.is_some() && size <= SMALL_HEAD { HELD_STEPS } else { 1 }
     }
 
     /// Feeds tokens and gives the greedy next token. What was seen is handed over when enough has come together.
@@ -184,7 +184,7 @@ impl OpenLoop {
         let fields = self.fields;
         let states = fields.attention.is_some();
         let taps = Taps {
-            hidden: fields.hidden || fields.lens,
+            hidden: fields.hidden || fields.lens.is_some(),
             queries: states,
             keys: states,
             values: states,
@@ -217,7 +217,10 @@ impl OpenLoop {
         held: &mut Held,
         sink: &mut dyn RecordSink,
     ) -> Result<(Vec<LensPosition>, Option<Pass>), ExecutorError> {
-        let lens = if self.fields.lens { self.look(decoder, held)? } else { Vec::new() };
+        let lens = match self.fields.lens {
+            Some(forms) => self.look(decoder, held, forms)?,
+            None => Vec::new(),
+        };
         for pass in &held.passes {
             let ids: Vec<TokenId> = pass.tokens.iter().copied().map(TokenId::new).collect();
             let (first, last) = (pass.positions[0], pass.positions[pass.positions.len() - 1]);
@@ -230,7 +233,12 @@ impl OpenLoop {
     }
 
     /// The facts of all positions of the passes held that the lens looks at, from one look.
-    fn look(&self, decoder: &mut Decoder<'_>, held: &Held) -> Result<Vec<LensPosition>, ExecutorError> {
+    fn look(
+        &self,
+        decoder: &mut Decoder<'_>,
+        held: &Held,
+        forms: LensForms,
+    ) -> Result<Vec<LensPosition>, ExecutorError> {
         let (mut rows, mut positions, mut layers) = (Vec::new(), Vec::new(), 0);
         for pass in &held.passes {
             let Some(hidden) = &pass.hidden else { continue };
@@ -247,7 +255,11 @@ impl OpenLoop {
         let width = decoder.config().hidden;
         let rows =
             ArrayView2::from_shape((rows.len() / width, width), &rows).expect("whole rows were stacked");
-        let options = LensOptions { top: usize::from(self.fields.lens_top.max(1)), raw: RawLens::Included };
+        let raw = match forms {
+            LensForms::Both => RawLens::Included,
+            LensForms::Normed => RawLens::Skipped,
+        };
+        let options = LensOptions { top: usize::from(self.fields.lens_top.max(1)), raw };
         let facts = decoder.head().lens(rows, options)?;
         let position = |(pos, facts): (&u32, &[LensFacts])| LensPosition {
             pos: Pos::new(*pos),
@@ -265,12 +277,13 @@ struct Held {
 }
 
 fn fact(facts: &LensFacts) -> LensFact {
-    let raw = facts.raw.as_ref().unwrap_or(&facts.normed);
     LensFact {
         entropy_nats: narrow(facts.normed.entropy_nats),
-        raw_entropy_nats: narrow(raw.entropy_nats),
         logsumexp: narrow(facts.normed.log_sum_exp),
-        raw_logsumexp: narrow(raw.log_sum_exp),
+        raw: facts.raw.as_ref().map(|raw| RawLensFact {
+            entropy_nats: narrow(raw.entropy_nats),
+            logsumexp: narrow(raw.log_sum_exp),
+        }),
         top: facts.normed.top.iter().map(|top| (TokenId::new(top.token), top.logit)).collect(),
     }
 }

@@ -143,6 +143,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         items: ItemArgs::none(),
         max_new_tokens: Some(tokens),
         hidden: false,
+        lens: record::LensArg::Both,
         prompt_lens: None,
         dtype: record::StoreDtype::F32,
         weights: Vec::new(),

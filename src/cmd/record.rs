@@ -11,7 +11,7 @@ use kvlab_executor::problems::problem_file_sha256;
 use kvlab_executor::{
     ExecutorError, Forecast, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
 };
-use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, WorkloadInfo};
+use kvlab_sim::trace::{Dtype, Leftover, LensForms, StoredFields, ToolInfo, Trace, WorkloadInfo};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,10 @@ pub(crate) struct Args {
     /// Also record the hidden state after each layer
     #[arg(long)]
     pub(crate) hidden: bool,
+    /// In which forms the lens looks at hidden states: `both`, with the final norm and without it, or `normed`, half of the work. Without the other
+    /// form, exits with `lens: raw` cannot be replayed
+    #[arg(long, value_enum, default_value_t, value_name = "FORMS")]
+    pub(crate) lens: LensArg,
     /// Look through the lens at every N-th prompt position too (generated positions are always looked at)
     #[arg(long, value_name = "N")]
     pub(crate) prompt_lens: Option<NonZeroUsize>,
@@ -79,6 +83,16 @@ pub(crate) enum StoreDtype {
     F32,
     /// Half the bytes; decisions on it may differ from those on f32.
     F16,
+}
+
+/// In which forms the lens looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LensArg {
+    /// With the final norm and without it.
+    #[default]
+    Both,
+    /// With the final norm only.
+    Normed,
 }
 
 /// Weights of the model that a trace may hold.
@@ -179,11 +193,20 @@ pub(crate) fn into_trace(
         StoreDtype::F32 => Dtype::F32,
         StoreDtype::F16 => Dtype::F16,
     };
+    let forms = match args.lens {
+        LensArg::Both => LensForms::Both,
+        LensArg::Normed => LensForms::Normed,
+    };
     let plan = RecordPlan {
         open_loop: OpenLoop {
             chunk: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
             max_new_tokens,
-            fields: StoredFields { hidden: args.hidden, attention: Some(attention), lens: true, lens_top: 8 },
+            fields: StoredFields {
+                hidden: args.hidden,
+                attention: Some(attention),
+                lens: Some(forms),
+                lens_top: 8,
+            },
             prompt_lens: args.prompt_lens.map_or(PromptLens::Last, PromptLens::Every),
         },
         tool: tool(),

@@ -15,7 +15,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 pub(crate) struct BranchArgs {
     /// Record trees of prompts instead of sequences: so many branches a problem, each behind its own prefix and behind the
     /// root's, with a verifier's view after every layer. No queries, keys and values are stored
-    #[arg(long, value_name = "N", value_parser = branch_count, conflicts_with_all = ["hidden", "prompt_lens", "weights"])]
+    #[arg(long, value_name = "N", value_parser = branch_count, conflicts_with_all = ["hidden", "lens", "prompt_lens", "weights"])]
     pub(crate) branches: Option<NonZeroU32>,
     /// With --branches: all branches have the root's wording, only hints differ
     #[arg(long, requires = "branches")]

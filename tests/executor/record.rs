@@ -1,12 +1,17 @@
 //! Recording: what is written is what was run, and an interrupted recording goes on.
 
 use std::num::NonZeroUsize;
+use std::process::Command;
 
 use kvlab_executor::{
     ExecutorError, Forecast, LensOptions, Model, OpenLoop, PlannedWeights, PromptForm, PromptLens, Quiet,
     RecordError, RecordItem, RecordPlan, SlidingWindow, Taps, TinySpec, record,
 };
-use kvlab_sim::trace::{Dtype, Leftover, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo, verify};
+use kvlab_sim::trace::edit::{Selection, Storage, slice};
+use kvlab_sim::trace::{
+    Dtype, Leftover, LensForms, LensRow, StoredFields, ToolInfo, Trace, TraceSource, WorkloadInfo,
+    statistics, verify,
+};
 use kvlab_sim::types::{LayerIdx, SeqIdx};
 
 use super::support::{chunk, tiny, worst};
@@ -19,7 +24,12 @@ fn plan() -> RecordPlan {
         open_loop: OpenLoop {
             chunk: chunk(5),
             max_new_tokens: 6,
-            fields: StoredFields { hidden: true, attention: Some(Dtype::F32), lens: true, lens_top: 3 },
+            fields: StoredFields {
+                hidden: true,
+                attention: Some(Dtype::F32),
+                lens: Some(LensForms::Both),
+                lens_top: 3,
+            },
             prompt_lens: PromptLens::Every(NonZeroUsize::new(4).unwrap()),
         },
         tool: ToolInfo { name: "kvlab".to_owned(), version: "0".to_owned(), revision: None },
@@ -71,8 +81,80 @@ fn a_recording_holds_what_was_run() {
         let row = rows.iter().find(|row| row.pos.get() == 17 && row.layer.get() == layer).unwrap();
         let expected = &lens[usize::from(layer)][0];
         assert!((f64::from(row.entropy_nats) - expected.normed.entropy_nats).abs() < 1e-4);
-        assert!((f64::from(row.raw_entropy_nats) - expected.raw.as_ref().unwrap().entropy_nats).abs() < 1e-4);
+        assert!(
+            (f64::from(row.raw_entropy_nats.unwrap()) - expected.raw.as_ref().unwrap().entropy_nats).abs()
+                < 1e-4
+        );
         assert_eq!(row.top1.get(), expected.normed.top[0].token);
+    }
+}
+
+/// A lens that looks at normed states only leaves out the other form: the rest is the same to the bit, the manifest says so, and it stays so in a part of the trace.
+#[test]
+fn a_recording_without_the_raw_lens_is_the_other_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model: Model = tiny(TinySpec::default());
+    let items = [item("a", 3), item("b", 20)];
+    let mut recorded = |name: &str, forms: LensForms| {
+        let mut plan = plan();
+        plan.open_loop.fields.lens = Some(forms);
+        let forecast = Forecast::of(&mut model, &items, &plan).unwrap().most_bytes;
+        let target = folder.path().join(name);
+        record(&mut model, &items, &plan, &target, Leftover::Refuse, &Quiet).unwrap();
+        assert!(verify(&target).unwrap().lens_recomputed > 0, "{name}");
+        (Trace::open(&target).unwrap(), forecast)
+    };
+    let ((both, most), (normed, less)) =
+        (recorded("both", LensForms::Both), recorded("normed", LensForms::Normed));
+    assert!(less < most, "{less}, {most}");
+    assert!(both.manifest().requires.is_empty());
+    assert_eq!(normed.manifest().requires, ["no-raw-lens"]);
+    for name in ["lens.raw_entropy_nats", "lens.raw_logsumexp"] {
+        assert!(both.manifest().holds(name) && !normed.manifest().holds(name));
+        assert!(statistics(&normed, name).is_err());
+    }
+    let part = folder.path().join("part");
+    let selection = Selection { sequences: Some(vec![1]), ..Selection::default() };
+    slice(&normed, &selection, Storage::default(), &part, "slice").unwrap();
+    verify(&part).unwrap();
+    let part = Trace::open(&part).unwrap();
+    assert_eq!(part.manifest().requires, ["no-raw-lens"]);
+    for seq in [SeqIdx::new(0), SeqIdx::new(1)] {
+        let (both, normed) = (both.lens_table(seq).unwrap(), normed.lens_table(seq).unwrap());
+        assert!(both.rows.iter().all(|row| row.raw_entropy_nats.is_some()) && !both.rows.is_empty());
+        let without: Vec<LensRow> =
+            both.rows.iter().map(|row| LensRow { raw_entropy_nats: None, ..*row }).collect();
+        assert_eq!(normed.rows, without);
+        assert!(normed.raw_logsumexp.iter().all(Option::is_none));
+        assert_eq!((normed.logsumexp, normed.top1_logit), (both.logsumexp, both.top1_logit));
+    }
+    assert_eq!(part.lens(SeqIdx::new(0)).unwrap(), normed.lens(SeqIdx::new(1)).unwrap());
+    // An exit that reads the form that is missing is left out by name; the other runs.
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_kvlab"));
+    replay.current_dir(folder.path()).args(["replay", "normed", "--theta", "1", "--epsilon", "0.5"]);
+    let done = replay.args(["--lens", "final-norm,raw", "--out", "exits"]).output().unwrap();
+    let text = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert_eq!(done.status.code(), Some(4), "{text}");
+    let results = kvlab_sim::results::read(&folder.path().join("exits")).unwrap();
+    let (lens, status, notes) = (
+        results.cells.text("lens").unwrap(),
+        results.cells.text("status").unwrap(),
+        results.cells.text("error").unwrap(),
+    );
+    for (row, lens) in lens.iter().enumerate() {
+        let Some(lens) = lens else { continue };
+        let reason = notes[row].clone().unwrap_or_default();
+        match lens.as_str() {
+            "raw" => {
+                assert_eq!(status[row].as_deref(), Some("skipped"));
+                assert!(
+                    reason.contains("`entropy` with `lens: raw` reads `lens.raw_entropy_nats`"),
+                    "{reason}"
+                );
+                assert!(reason.contains("kvlab record --lens both"), "{reason}");
+            }
+            _ => assert_eq!(status[row].as_deref(), Some("ok")),
+        }
     }
 }
 

@@ -63,7 +63,7 @@ fn branch_trees_come_back_as_they_were() {
 #[test]
 fn optional_branch_facts_may_be_left_out() {
     let folder = Folder::empty();
-    let fields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
+    let fields = StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 };
     let stored =
         StoredBranches { similarity: false, steps: false, verdicts: false, yes_token: None, no_token: None };
     let header = TraceHeader { fields, branches: Some(stored), ..recorded_header(Dtype::F32) };
@@ -128,7 +128,7 @@ fn header_of_trees() -> TraceHeader {
         workload: manifest.workload,
         seed: manifest.seed,
         shard_tokens: manifest.shard_tokens,
-        fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
+        fields: StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 },
         weights: Default::default(),
         branches: Some(StoredBranches {
             similarity: true,
@@ -292,7 +292,7 @@ fn requests() -> Vec<Request> {
 #[test]
 fn requests_come_back_in_batches_and_need_nothing_else() {
     let folder = Folder::empty();
-    let fields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
+    let fields = StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 };
     let mut header = TraceHeader {
         fields,
         runtime: None,

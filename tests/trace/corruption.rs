@@ -37,7 +37,7 @@ fn smallest_of_1_1() -> Folder {
     let mut header = with_branches(with_all_weights(recorded_header(Dtype::F16)));
     header.shape = shape;
     header.rope.as_mut().unwrap().inv_freq = Some(vec![1.0]);
-    header.fields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
+    header.fields = StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 };
     header.branches.as_mut().unwrap().yes_token = Some(1);
     header.branches.as_mut().unwrap().no_token = Some(2);
     header.requests = Some(StoredRequests { block_tokens: 4 });

@@ -10,8 +10,8 @@ use kvlab_sim::table::Table;
 use kvlab_sim::trace::edit::{Selection, Storage, slice};
 use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
 use kvlab_sim::trace::{
-    Depth, Dtype, Leftover, LensFact, LensPosition, Trace, TraceSource, TraceWriter, Weight, statistics,
-    summary, verify_to,
+    Depth, Dtype, Leftover, LensFact, LensPosition, RawLensFact, Trace, TraceSource, TraceWriter, Weight,
+    statistics, summary, verify_to,
 };
 use kvlab_sim::types::{Pos, TokenId};
 use serde_json::Value;
@@ -55,9 +55,11 @@ fn consistent(folder: &Folder, edit: impl Fn(&mut LensFact, u32, usize)) {
                     (naive(&normed), naive(&raw));
                 let mut fact = LensFact {
                     entropy_nats: entropy as f32,
-                    raw_entropy_nats: raw_entropy as f32,
                     logsumexp: logsumexp as f32,
-                    raw_logsumexp: raw_logsumexp as f32,
+                    raw: Some(RawLensFact {
+                        entropy_nats: raw_entropy as f32,
+                        logsumexp: raw_logsumexp as f32,
+                    }),
                     top,
                 };
                 edit(&mut fact, pos as u32, layer);
@@ -82,7 +84,7 @@ fn lens_facts_are_computed_again_from_hidden_states_and_the_head() {
     // A number that nothing but the tensors can contradict.
     fn of_raw_states(fact: &mut LensFact, pos: u32, layer: usize) {
         if (pos, layer) == (7, 1) {
-            fact.raw_entropy_nats = (fact.raw_entropy_nats - 0.5).abs();
+            fact.raw.iter_mut().for_each(|raw| raw.entropy_nats = (raw.entropy_nats - 0.5).abs());
         }
     }
     fn shifted(fact: &mut LensFact, pos: u32, layer: usize) {

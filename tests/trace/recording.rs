@@ -2,7 +2,8 @@
 
 use super::support::{Folder, Recorded, SHAPE, end, files, generated, recorded_header, start};
 use kvlab_sim::trace::{
-    Chunk, Dtype, Leftover, SequenceStart, StoredFields, Trace, TraceError, TraceHeader, TraceWriter, verify,
+    Chunk, Dtype, Leftover, LensForms, SequenceStart, StoredFields, Trace, TraceError, TraceHeader,
+    TraceWriter, verify,
 };
 use kvlab_sim::types::{ModelShape, Pos, TokenId};
 use std::fs;
@@ -288,7 +289,7 @@ fn headers_that_no_reader_would_accept_are_refused_at_the_start() {
         TraceHeader { shard_tokens: 0, ..good.clone() },
         TraceHeader { runtime: None, ..good.clone() },
         TraceHeader { fields: StoredFields { attention: Some(Dtype::I64), ..fields }, ..good.clone() },
-        TraceHeader { fields: StoredFields { lens: false, ..fields }, ..good.clone() },
+        TraceHeader { fields: StoredFields { lens: None, ..fields }, ..good.clone() },
         TraceHeader { fields: StoredFields { lens_top: 41, ..fields }, ..good.clone() },
     ] {
         assert!(TraceWriter::create(&folder.trace(), bad.clone(), Leftover::Refuse).is_err(), "{bad:?}");
@@ -302,10 +303,43 @@ fn headers_that_no_reader_would_accept_are_refused_at_the_start() {
     assert!(writer.finish().is_err());
 }
 
+/// Facts of both forms or of one, as the header says and the manifest repeats.
+#[test]
+fn lens_facts_are_of_the_forms_that_the_header_names() {
+    let folder = Folder::empty();
+    let mut header = recorded_header(Dtype::F32);
+    header.fields.lens = Some(LensForms::Normed);
+    let mut writer = TraceWriter::create(&folder.trace(), header, Leftover::Refuse).unwrap();
+    writer.begin_sequence(start(9)).unwrap();
+    let mut sequence = Recorded::new(9, 1);
+    let error = writer.push(&sequence.chunk(0..9)).unwrap_err().to_string();
+    assert!(error.contains("without the final norm") && error.contains("none"), "{error}");
+    sequence.lens.iter_mut().flat_map(|at| &mut at.layers).for_each(|fact| fact.raw = None);
+    writer.push(&sequence.chunk(0..9)).unwrap();
+    writer.end_sequence(end()).unwrap();
+    writer.finish().unwrap();
+    verify(&folder.trace()).unwrap();
+    // The word and the fields of the manifest belong together.
+    let (path, record) = (folder.trace().join("manifest.json"), folder.trace().join("manifest.sha256"));
+    let (text, line) = (fs::read_to_string(&path).unwrap(), fs::read_to_string(&record).unwrap());
+    let (_, rest) = line.split_once(' ').unwrap();
+    for (to, expected) in
+        [("", "no lens.raw_entropy_nats"), ("\"no-such-thing\"", "requires `no-such-thing`")]
+    {
+        let changed = text.replace("\"no-raw-lens\"", to);
+        assert_ne!(changed, text);
+        fs::write(&path, &changed).unwrap();
+        let digest = kvlab_sim::results::sha256_hex(changed.as_bytes());
+        fs::write(&record, format!("{digest} {rest}")).unwrap();
+        let error = verify(&folder.trace()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 #[test]
 fn a_trace_may_hold_facts_alone() {
     let folder = Folder::empty();
-    let fields = StoredFields { hidden: false, attention: None, lens: true, lens_top: 0 };
+    let fields = StoredFields { hidden: false, attention: None, lens: Some(LensForms::Both), lens_top: 0 };
     let header = TraceHeader { fields, ..recorded_header(Dtype::F32) };
     let mut writer = TraceWriter::create(&folder.trace(), header, Leftover::Refuse).unwrap();
     let mut sequence = Recorded::new(9, 1);

@@ -2,9 +2,9 @@
 
 use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
 use kvlab_sim::trace::{
-    Chunk, DecodingInfo, Dtype, KeyState, LayerChunk, Leftover, LensFact, LensPosition, ModelInfo, RopeInfo,
-    RuntimeInfo, SequenceEnd, SequenceStart, StoredFields, StoredWeights, ToolInfo, TraceError, TraceHeader,
-    TraceWriter, WorkloadInfo,
+    Chunk, DecodingInfo, Dtype, KeyState, LayerChunk, Leftover, LensFact, LensForms, LensPosition, ModelInfo,
+    RawLensFact, RopeInfo, RuntimeInfo, SequenceEnd, SequenceStart, StoredFields, StoredWeights, ToolInfo,
+    TraceError, TraceHeader, TraceWriter, WorkloadInfo,
 };
 use kvlab_sim::types::{ModelShape, Pos, TokenId};
 use ndarray::{Array2, Array3, s};
@@ -178,7 +178,12 @@ pub(crate) fn recorded_header(attention: Dtype) -> TraceHeader {
         workload: WorkloadInfo { name: "arithmetic".to_owned(), seed: 3, file_sha256: None },
         seed: 3,
         shard_tokens: 4,
-        fields: StoredFields { hidden: true, attention: Some(attention), lens: true, lens_top: 2 },
+        fields: StoredFields {
+            hidden: true,
+            attention: Some(attention),
+            lens: Some(LensForms::Both),
+            lens_top: 2,
+        },
         weights: StoredWeights::default(),
         branches: None,
         requests: None,
@@ -211,9 +216,8 @@ impl Recorded {
         let half = std::f32::consts::LN_2;
         let fact = |token: u32| LensFact {
             entropy_nats: 1.5 * half,
-            raw_entropy_nats: 3.0,
             logsumexp: half,
-            raw_logsumexp: 4.0,
+            raw: Some(RawLensFact { entropy_nats: 3.0, logsumexp: 4.0 }),
             top: vec![(TokenId::new(token), 0.0), (TokenId::new(token + 1), -half)],
         };
         Self {

@@ -58,7 +58,7 @@ fn complete(folder: &Folder) {
 
 /// All weights, and sequences of tokens alone.
 fn bare_header() -> TraceHeader {
-    let fields = StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 };
+    let fields = StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 };
     TraceHeader { fields, ..with_all_weights(recorded_header(Dtype::F16)) }
 }
 

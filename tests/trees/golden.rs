@@ -43,7 +43,7 @@ fn facts(case: &Value) -> Vec<LayerFacts> {
         .zip(&normed)
         .map(|(&raw, &normed)| LayerFacts {
             entropy_nats: normed as f32,
-            raw_entropy_nats: raw as f32,
+            raw_entropy_nats: Some(raw as f32),
             top1: TokenId::new(0),
             top1_prob: 0.5,
             top2_prob: None,

@@ -157,7 +157,7 @@ fn winners_choose_by_what_they_are_named_after() {
 fn facts(values: &[(f32, f32, f32, f32)]) -> Vec<LayerFacts> {
     let one = |&(entropy_nats, top1_prob, cosine, yes): &(f32, f32, f32, f32)| LayerFacts {
         entropy_nats,
-        raw_entropy_nats: 2.0 * entropy_nats,
+        raw_entropy_nats: Some(2.0 * entropy_nats),
         top1: TokenId::new(u32::from(top1_prob > 0.5)),
         top1_prob,
         top2_prob: Some((1.0 - top1_prob).min(top1_prob)),
@@ -183,7 +183,7 @@ proptest! {
             prop_assert_eq!(run, exit.layers_run(&view));
             // Only a prefix of the layers is known in a running model.
             let mut known = layers[..usize::from(run)].to_vec();
-            known.resize(layers.len(), LayerFacts { entropy_nats: f32::NAN, raw_entropy_nats: f32::NAN, ..layers[0] });
+            known.resize(layers.len(), LayerFacts { entropy_nats: f32::NAN, raw_entropy_nats: None, ..layers[0] });
             prop_assert!(exit.layers_run(&ExitView { layers: &known, ..view }) <= run.max(1), "{}", entry.spec.id);
             let is_fact_free = entry.spec.needs == Needs::NONE;
             prop_assert!(is_fact_free || entry.spec.needs.lens || entry.spec.needs.verdicts, "{}", entry.spec.id);

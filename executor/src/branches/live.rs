@@ -211,7 +211,7 @@ impl Recorder<'_> {
 fn unknown() -> LayerFacts {
     LayerFacts {
         entropy_nats: f32::NAN,
-        raw_entropy_nats: f32::NAN,
+        raw_entropy_nats: None,
         top1: kvlab_sim::types::TokenId::new(u32::MAX),
         top1_prob: f32::NAN,
         top2_prob: None,

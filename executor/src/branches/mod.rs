@@ -112,7 +112,7 @@ pub fn record_branches(
                 batch: u32::try_from(plan.batch.get()).ok().filter(|batch| *batch > 1),
                 protocol: plan.protocol.told(),
             },
-            fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
+            fields: StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 },
             weights: StoredWeights::default(),
             branches: Some(StoredBranches {
                 similarity: true,

@@ -104,7 +104,7 @@ mod tests {
     fn blocks_put_together_are_the_rows_that_they_were_cut_from() {
         let together = joined(&[&cut(0, 3), &cut(3, 4), &cut(4, 6)], 2);
         assert_eq!(together, whole(6));
-        assert_eq!(joined(&[], 2), [Vec::new(), Vec::new()]);
+        assert_eq!(joined(&[], 2), vec![Vec::<f32>::new(); 2]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub fn entropy_quantiles(rows: &[LensRow], layer: u16, lens: Lens) -> Option<[f6
     let mut entropies: Vec<f64> = rows
         .iter()
         .filter(|row| row.layer.get() == layer)
-        .map(|row| f64::from(lens.entropy_nats(row)))
+        .filter_map(|row| lens.entropy_nats(row).map(f64::from))
         .collect();
     if entropies.is_empty() {
         return None;

@@ -116,6 +116,9 @@ fn cell(context: &Context<'_>, plan: &ExitPlan, lens: &[Vec<LensRow>], found: &F
         Ok(exit) => exit,
         Err(error) => return unfinished(row, "skipped", error.to_string()),
     };
+    if let Some(refused) = unseen(plan, lens) {
+        return unfinished(row, "skipped", refused);
+    }
     let outcomes: Vec<ExitOutcome> =
         lens.iter().map(|rows| replay_exit(&exit, rows, context.shape.layers, context.shape.vocab)).collect();
     if let Some(refused) = refused(plan, &outcomes) {
@@ -131,6 +134,17 @@ fn cell(context: &Context<'_>, plan: &ExitPlan, lens: &[Vec<LensRow>], found: &F
     let series = histogram(&id, context.shape.layers, &outcomes);
     let items = if context.has_exit_items { items(&id, context, &outcomes) } else { Vec::new() };
     Outcome { cell: Some(row), series, more: vec![("items", items)], ..Outcome::default() }
+}
+
+/// Why a cell cannot be had over a recording whose lens did not look as the cell does.
+fn unseen(plan: &ExitPlan, lens: &[Vec<LensRow>]) -> Option<String> {
+    let is_unseen = lens.iter().flatten().any(|row| plan.lens.entropy_nats(row).is_none());
+    is_unseen.then(|| {
+        format!(
+            "`entropy` with `lens: {}` reads `lens.raw_entropy_nats`, which this recording left out; accepted: lens: final-norm, or a recording with `kvlab record --lens both`",
+            plan.lens.word()
+        )
+    })
 }
 
 /// Why a cell cannot be had where exits must leave no holes.

@@ -61,7 +61,7 @@ impl Observed {
             let counted: Vec<f64> = position
                 .iter()
                 .skip(usize::from(min_layer))
-                .map(|row| f64::from(lens.entropy_nats(row)))
+                .filter_map(|row| lens.entropy_nats(row).map(f64::from))
                 .filter(|e| e.is_finite())
                 .collect();
             changes.extend(counted.windows(2).map(|pair| (pair[1] - pair[0]).abs()));

@@ -49,7 +49,7 @@ pub(super) fn token_entropy_series(rows: &[LensRow], layers: u16) -> Vec<SeriesR
     for row in rows {
         let column = positions.partition_point(|pos| *pos < row.pos.get()) / width;
         let (sum, count) = sums.entry((row.layer.get(), column)).or_default();
-        *sum += f64::from(Lens::FinalNorm.entropy_nats(row));
+        *sum += f64::from(row.entropy_nats);
         *count += 1;
     }
     let columns: Vec<&[u32]> = positions.chunks(width).collect();

@@ -2,9 +2,9 @@
 
 use super::facts_schema::{
     BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, BRANCHES, LENS,
-    LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
+    LENS_TOP, RAW_LENS, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS,
 };
-use super::manifest::{DECODING_MODES, FINISH_REASONS, Manifest, NO_SEQUENCES, ProblemInfo};
+use super::manifest::{DECODING_MODES, FINISH_REASONS, Manifest, NO_RAW_LENS, NO_SEQUENCES, ProblemInfo};
 use super::times::TIMES;
 use super::{FIELDS, PathFault, TRACE_VERSION, TraceError, TraceVersion, Weight};
 use std::collections::BTreeSet;
@@ -20,7 +20,8 @@ pub(crate) fn check(manifest: &Manifest, path: &Path) -> Result<(), TraceError> 
         return Err(TraceError::Incomplete { path: path.parent().unwrap_or(path).to_owned() });
     }
     let is_old = manifest.format < TraceVersion { major: 1, minor: 1 };
-    if let Some(feature) = manifest.requires.iter().find(|word| is_old || *word != NO_SEQUENCES) {
+    let is_known = |word: &String| [NO_SEQUENCES, NO_RAW_LENS].contains(&word.as_str());
+    if let Some(feature) = manifest.requires.iter().find(|word| is_old || !is_known(word)) {
         return Err(TraceError::UnknownRequirement { feature: feature.clone() });
     }
     manifest.shape.check()?;
@@ -255,10 +256,20 @@ impl Checker<'_> {
 
     /// A reader may count on q, k and v together, and on all columns of a table it finds.
     fn groups_are_whole(&self) -> Result<(), TraceError> {
+        let without_raw = self.manifest.requires.iter().any(|word| word == NO_RAW_LENS);
+        if without_raw
+            && (!self.manifest.holds("lens.top1_token")
+                || RAW_LENS.iter().any(|name| self.manifest.holds(name)))
+        {
+            let found = format!("fields {:?}", self.manifest.field_names());
+            let accepted = format!("`lens` fields without {}", RAW_LENS.join(" and "));
+            return Err(self.malformed("requires", format!("{NO_RAW_LENS}, {found}"), accepted));
+        }
         let wholes = TABLES.iter().map(|table| {
             FIELDS
                 .iter()
                 .filter(|field| field.name.split_once('.').is_some_and(|(name, _)| name == table.name()))
+                .filter(|field| !(without_raw && RAW_LENS.contains(&field.name)))
                 .map(|field| field.name)
                 .collect::<Vec<_>>()
         });

@@ -15,8 +15,8 @@ pub struct LensTable {
     pub rows: Vec<LensRow>,
     /// Log-sum-exp of the logits with the final norm, `[row]`.
     pub logsumexp: Vec<f32>,
-    /// Log-sum-exp of the logits without the final norm, `[row]`.
-    pub raw_logsumexp: Vec<f32>,
+    /// Log-sum-exp of the logits without the final norm, `[row]`; nothing where the lens did not look at them.
+    pub raw_logsumexp: Vec<Option<f32>>,
     /// The largest logit, with the final norm, `[row]`.
     pub top1_logit: Vec<f32>,
 }
@@ -119,6 +119,17 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// A real that every row has, or none.
+    fn real_if(&self, is_there: bool, column: &str, row: usize) -> Result<Option<f32>, TraceError> {
+        let found = self.table.real(column).is_ok_and(|values| values[row].is_some());
+        match (found, is_there) {
+            (true, true) => self.real(column, row).map(Some),
+            (false, false) => Ok(None),
+            (true, false) => Err(self.bad(column, row, "a value", "nothing: the manifest does not name it")),
+            (false, true) => Err(self.bad(column, row, "nothing", "a value")),
+        }
+    }
+
     pub(crate) fn expect(
         &self,
         column: &str,
@@ -164,6 +175,7 @@ pub(crate) fn lens(
     table: &Table,
     info: &SequenceInfo,
     shape: &ModelShape,
+    has_raw: bool,
     path: &Path,
 ) -> Result<LensTable, TraceError> {
     let facts = Facts::check(table, LENS, path)?;
@@ -200,13 +212,13 @@ pub(crate) fn lens(
                 pos: Pos::new(known),
                 layer: LayerIdx::new(layer),
                 entropy_nats: facts.real("entropy_nats", row)?,
-                raw_entropy_nats: facts.real("raw_entropy_nats", row)?,
+                raw_entropy_nats: facts.real_if(has_raw, "raw_entropy_nats", row)?,
                 top1,
                 top1_prob: facts.real("top1_prob", row)?,
                 agrees_with_last,
             });
             lens.logsumexp.push(facts.real("logsumexp", row)?);
-            lens.raw_logsumexp.push(facts.real("raw_logsumexp", row)?);
+            lens.raw_logsumexp.push(facts.real_if(has_raw, "raw_logsumexp", row)?);
             lens.top1_logit.push(facts.real("top1_logit", row)?);
         }
     }

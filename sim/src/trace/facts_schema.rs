@@ -80,6 +80,8 @@ const V1_1: TraceVersion = TraceVersion { major: 1, minor: 1 };
 pub(crate) const TOKENS: &str = "facts/tokens.parquet";
 pub(crate) const LENS: &str = "facts/lens.parquet";
 pub(crate) const LENS_TOP: &str = "facts/lens_top.parquet";
+/// Fields of the lens table that a trace may be without.
+pub(crate) const RAW_LENS: [&str; 2] = ["lens.raw_entropy_nats", "lens.raw_logsumexp"];
 pub(crate) const BRANCHES: &str = "facts/branches.parquet";
 pub(crate) const BRANCH_TOKENS: &str = "facts/branch_tokens.parquet";
 pub(crate) const BRANCH_SIMILARITY: &str = "facts/branch_similarity.parquet";
@@ -276,24 +278,24 @@ pub(crate) static TABLES: &[FactTable] = &[
             key("pos"),
             key("layer"),
             col("entropy_nats", Kind::Real, "nats", "entropy of softmax(unembed(final_norm(hidden)))"),
-            col(
+            optional(col(
                 "raw_entropy_nats",
                 Kind::Real,
                 "nats",
                 "entropy of softmax(unembed(hidden)), without the final norm",
-            ),
+            )),
             col(
                 "logsumexp",
                 Kind::Real,
                 "nats",
                 "log of the sum of exp(logit) over the vocabulary, with the final norm",
             ),
-            col(
+            optional(col(
                 "raw_logsumexp",
                 Kind::Real,
                 "nats",
                 "log of the sum of exp(logit) over the vocabulary, without the final norm",
-            ),
+            )),
             col(
                 "top1_token",
                 Kind::Int,
@@ -409,8 +411,12 @@ impl Rows {
     }
 
     pub(crate) fn real(&mut self, column: usize, value: f32) {
+        self.optional_real(column, Some(value));
+    }
+
+    pub(crate) fn optional_real(&mut self, column: usize, value: Option<f32>) {
         if let Column::Real(values) = &mut self.columns[column] {
-            values.push(Some(f64::from(value)));
+            values.push(value.map(f64::from));
         }
     }
 

@@ -15,6 +15,9 @@ pub(crate) const MANIFEST_DIGEST: &str = "manifest.sha256";
 /// What a trace without sequences requires of its reader: since 1.1 there may be none.
 pub(crate) const NO_SEQUENCES: &str = "no-sequences";
 
+/// What a trace with lens facts of one form requires of its reader: none of them is without the final norm.
+pub(crate) const NO_RAW_LENS: &str = "no-raw-lens";
+
 /// The whole manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -23,7 +26,7 @@ pub struct Manifest {
     /// Whether the recording came to its end. Readers refuse `false`.
     pub complete: bool,
     /// What a reader must know beyond its major version; readers refuse words they do not know. None in
-    /// 1.0; 1.1 knows `no-sequences`.
+    /// 1.0; 1.1 knows `no-sequences` and `no-raw-lens`.
     pub requires: Vec<String>,
     /// Present when the content was generated and not recorded.
     pub synthetic: Option<SyntheticInfo>,

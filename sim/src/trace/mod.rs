@@ -48,6 +48,6 @@ pub use verify::{Depth, VerifyReport, verify, verify_to};
 pub use version::{TRACE_VERSION, TraceVersion};
 pub use weights::{StoredWeights, Weight};
 pub use writer::{
-    Chunk, FinishedTrace, LayerChunk, Leftover, LensFact, LensPosition, SequenceEnd, SequenceStart,
-    StoredFields, TraceHeader, TraceWriter,
+    Chunk, FinishedTrace, LayerChunk, Leftover, LensFact, LensForms, LensPosition, RawLensFact, SequenceEnd,
+    SequenceStart, StoredFields, TraceHeader, TraceWriter,
 };

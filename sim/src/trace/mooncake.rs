@@ -386,7 +386,7 @@ fn header(lines: &Path, digest: &str, block_tokens: u32, synthetic: Option<Synth
         workload: WorkloadInfo { name, seed: 0, file_sha256: Some(digest.to_owned()) },
         seed: 0,
         shard_tokens: TraceHeader::SHARD_TOKENS,
-        fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
+        fields: StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 },
         weights: StoredWeights::default(),
         branches: None,
         requests: Some(StoredRequests { block_tokens }),

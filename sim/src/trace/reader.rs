@@ -9,7 +9,7 @@ use super::branches::{self, Problem};
 use super::facts::{self, LensTable};
 use super::facts_schema::{
     BRANCH_OUTCOMES, BRANCH_SIMILARITY, BRANCH_STEPS, BRANCH_TOKENS, BRANCH_VERDICTS, LENS, LENS_TOP,
-    REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS, place,
+    RAW_LENS, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS, place,
 };
 use super::folder::{self, open_inside, sha256_of_file};
 use super::manifest::{Manifest, ProblemInfo};
@@ -176,7 +176,8 @@ impl Trace {
         self.require("lens.top1_token")?;
         let rows = self.lens_rows(seq);
         let table = self.rows(LENS, rows.start, rows.end - rows.start)?;
-        facts::lens(&table, info, &self.manifest.shape, &self.root.join(LENS))
+        let has_raw = self.manifest.holds(RAW_LENS[0]);
+        facts::lens(&table, info, &self.manifest.shape, has_raw, &self.root.join(LENS))
     }
 
     /// The largest logits behind each row of [`Trace::lens_table`], `[row][rank]`, largest first.

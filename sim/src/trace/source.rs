@@ -39,8 +39,8 @@ pub struct LensRow {
     pub layer: LayerIdx,
     /// Entropy in nats of softmax(unembed(final_norm(hidden))).
     pub entropy_nats: f32,
-    /// Entropy in nats of softmax(unembed(hidden)), without the final norm.
-    pub raw_entropy_nats: f32,
+    /// Entropy in nats of softmax(unembed(hidden)), without the final norm; nothing where the lens did not look at it.
+    pub raw_entropy_nats: Option<f32>,
     /// Token with the largest logit, with the final norm; ties go to the lower id.
     pub top1: TokenId,
     /// Its probability.

@@ -53,6 +53,7 @@ const STUDIES: &[(&str, &[&str])] = &[
     ("eviction by what a value does to the residual stream", &["q", "k", "v", "weights.w_o"]),
     ("eviction by keys or queries before rotation", &["q", "k", "v", "rope.inv_freq"]),
     ("layer exit by entropy", &["lens.top1_token"]),
+    ("layer exit by entropy without the final norm", &["lens.raw_entropy_nats"]),
     ("layer exit by likeness of states", &["hidden"]),
     (
         "lens facts checked against hidden states",

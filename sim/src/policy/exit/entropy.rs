@@ -129,7 +129,7 @@ mod tests {
     fn facts(entropies: &[f32]) -> Vec<LayerFacts> {
         let facts = |&entropy_nats: &f32| LayerFacts {
             entropy_nats,
-            raw_entropy_nats: 10.0,
+            raw_entropy_nats: Some(10.0),
             top1: TokenId::new(0),
             top1_prob: 1.0,
             top2_prob: None,

@@ -27,11 +27,11 @@ impl Lens {
         }
     }
 
-    /// The entropy that this lens reads, in nats.
+    /// The entropy that this lens reads, in nats; nothing where the recording did not look through it.
     #[must_use]
-    pub fn entropy_nats(self, row: &LensRow) -> f32 {
+    pub fn entropy_nats(self, row: &LensRow) -> Option<f32> {
         match self {
-            Self::FinalNorm => row.entropy_nats,
+            Self::FinalNorm => Some(row.entropy_nats),
             Self::Raw => row.raw_entropy_nats,
         }
     }
@@ -74,8 +74,8 @@ impl Unit {
 pub struct LayerFacts {
     /// Entropy over the vocabulary in nats, with the final norm.
     pub entropy_nats: f32,
-    /// The same without the final norm.
-    pub raw_entropy_nats: f32,
+    /// The same without the final norm; nothing where nobody looked.
+    pub raw_entropy_nats: Option<f32>,
     /// The largest logit's token, with the final norm.
     pub top1: TokenId,
     /// Its probability.
@@ -93,12 +93,12 @@ pub struct LayerFacts {
 }
 
 impl LayerFacts {
-    /// The entropy that a lens reads, in nats.
+    /// The entropy that a lens reads, in nats; not a number where nobody looked, which stops nothing.
     #[must_use]
     pub fn entropy(&self, lens: Lens) -> f64 {
         f64::from(match lens {
             Lens::FinalNorm => self.entropy_nats,
-            Lens::Raw => self.raw_entropy_nats,
+            Lens::Raw => self.raw_entropy_nats.unwrap_or(f32::NAN),
         })
     }
 
@@ -133,7 +133,7 @@ impl From<&VerdictLayer> for LayerFacts {
     fn from(layer: &VerdictLayer) -> Self {
         Self {
             entropy_nats: layer.entropy_nats,
-            raw_entropy_nats: layer.raw_entropy_nats,
+            raw_entropy_nats: Some(layer.raw_entropy_nats),
             top1: layer.top1,
             top1_prob: layer.top1_prob,
             top2_prob: Some(layer.top2_prob),

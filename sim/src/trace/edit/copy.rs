@@ -2,8 +2,8 @@
 
 use super::{EditReport, Loss, Selection, layers};
 use crate::trace::{
-    Chunk, LayerChunk, LensFact, LensPosition, Request, SequenceEnd, SequenceInfo, SequenceStart, Trace,
-    TraceError, TraceSource, TraceWriter, Weight,
+    Chunk, LayerChunk, LensFact, LensPosition, RawLensFact, Request, SequenceEnd, SequenceInfo,
+    SequenceStart, Trace, TraceError, TraceSource, TraceWriter, Weight,
 };
 use crate::types::SeqIdx;
 use ndarray::{Array2, Array3};
@@ -230,9 +230,11 @@ fn lens_positions(
             let (row, place) = (&rows[layer.idx()], at * count + layer.idx());
             LensFact {
                 entropy_nats: row.entropy_nats,
-                raw_entropy_nats: row.raw_entropy_nats,
                 logsumexp: table.logsumexp[place],
-                raw_logsumexp: table.raw_logsumexp[place],
+                raw: row
+                    .raw_entropy_nats
+                    .zip(table.raw_logsumexp[place])
+                    .map(|(entropy_nats, logsumexp)| RawLensFact { entropy_nats, logsumexp }),
                 top: top.get(place).cloned().unwrap_or_else(|| vec![(row.top1, table.top1_logit[place])]),
             }
         });

@@ -6,8 +6,11 @@ mod jsonl;
 
 pub use jsonl::to_jsonl;
 
+use super::facts_schema::RAW_LENS;
 use super::verify::check_digests;
-use super::{DerivedFrom, Dtype, Leftover, Trace, TraceError, TraceHeader, TraceSource, TraceWriter};
+use super::{
+    DerivedFrom, Dtype, Leftover, LensForms, Trace, TraceError, TraceHeader, TraceSource, TraceWriter,
+};
 use super::{StoredBranches, StoredFields, StoredRequests, StoredWeights};
 use crate::types::LayerIdx;
 use serde::Serialize;
@@ -270,8 +273,10 @@ fn header(trace: &Trace, selection: &Selection, storage: Storage, left_out: &mut
         keeps_last = layers.last() == Some(&(manifest.shape.layers - 1));
     }
     let all_layers = selection.layers.is_none();
-    let lens = manifest.holds("lens.top1_token");
-    if lens && !keeps_last {
+    let forms = manifest
+        .holds("lens.top1_token")
+        .then(|| if manifest.holds(RAW_LENS[0]) { LensForms::Both } else { LensForms::Normed });
+    if forms.is_some() && !keeps_last {
         left_out
             .push("lens facts: they agree or not with the last layer, which is not taken last".to_owned());
     }
@@ -302,7 +307,7 @@ fn header(trace: &Trace, selection: &Selection, storage: Storage, left_out: &mut
         fields: StoredFields {
             hidden: manifest.holds("hidden"),
             attention: dtype("q"),
-            lens: lens && keeps_last,
+            lens: forms.filter(|_| keeps_last),
             lens_top: if keeps_last { manifest.lens_top } else { 0 },
         },
         weights: StoredWeights {

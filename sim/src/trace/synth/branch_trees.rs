@@ -372,7 +372,7 @@ impl SyntheticBranches {
             workload: WorkloadInfo { name: BRANCH_TREES.to_owned(), seed: self.seed, file_sha256: None },
             seed: self.seed,
             shard_tokens: TraceHeader::SHARD_TOKENS,
-            fields: StoredFields { hidden: false, attention: None, lens: false, lens_top: 0 },
+            fields: StoredFields { hidden: false, attention: None, lens: None, lens_top: 0 },
             weights: StoredWeights::default(),
             branches: Some(StoredBranches {
                 similarity: true,

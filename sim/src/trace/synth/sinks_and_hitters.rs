@@ -17,7 +17,7 @@
 use super::{Generator, SynthSpec, check_params};
 use crate::num;
 use crate::rng::{Purpose, Stream, StreamKey};
-use crate::trace::{LayerTensors, LensFact, LensPosition, TraceError};
+use crate::trace::{LayerTensors, LensFact, LensPosition, RawLensFact, TraceError};
 use crate::types::{LayerIdx, Pos, SeqIdx, TokenId};
 use ndarray::Array3;
 use serde::{Deserialize, Serialize};
@@ -314,9 +314,11 @@ fn fact_of(vocab: u32, top1: u32, p: f64, others: f64, depth: f64, ranks: u16) -
     top[1..].sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     LensFact {
         entropy_nats: narrow(entropy.clamp(0.0, most)),
-        raw_entropy_nats: narrow(most * (1.0 - 0.5 * depth * depth)),
         logsumexp: narrow(logsumexp),
-        raw_logsumexp: narrow(most + depth),
+        raw: Some(RawLensFact {
+            entropy_nats: narrow(most * (1.0 - 0.5 * depth * depth)),
+            logsumexp: narrow(most + depth),
+        }),
         top,
     }
 }

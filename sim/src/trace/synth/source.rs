@@ -3,9 +3,9 @@
 use super::{BRANCH_TREES, Generator, WORKLOADS, Workload, workload};
 use crate::trace::folder::sha256;
 use crate::trace::{
-    Chunk, DecodingInfo, Dtype, FinishedTrace, LayerChunk, LayerTensors, Leftover, LensRow, ModelInfo,
-    SequenceEnd, SequenceMeta, SequenceStart, StoredFields, StoredWeights, SyntheticInfo, ToolInfo,
-    TraceError, TraceHeader, TraceSource, TraceWriter, WorkloadInfo,
+    Chunk, DecodingInfo, Dtype, FinishedTrace, LayerChunk, LayerTensors, Leftover, LensForms, LensRow,
+    ModelInfo, SequenceEnd, SequenceMeta, SequenceStart, StoredFields, StoredWeights, SyntheticInfo,
+    ToolInfo, TraceError, TraceHeader, TraceSource, TraceWriter, WorkloadInfo,
 };
 use crate::types::{LayerIdx, ModelShape, SeqIdx};
 use serde::{Deserialize, Serialize};
@@ -130,7 +130,8 @@ impl Synthetic {
         shard_tokens: u32,
         leftover: Leftover,
     ) -> Result<FinishedTrace, TraceError> {
-        let fields = StoredFields { hidden: false, attention: Some(attention), lens: true, lens_top };
+        let fields =
+            StoredFields { hidden: false, attention: Some(attention), lens: Some(LensForms::Both), lens_top };
         let mut writer = TraceWriter::create(target, self.header(fields, shard_tokens), leftover)?;
         let finished = writer.finished().len();
         for meta in &self.sequences[finished..] {

@@ -30,15 +30,22 @@ pub struct LensPosition {
 pub struct LensFact {
     /// Entropy in nats of softmax(unembed(final_norm(hidden))).
     pub entropy_nats: f32,
-    /// Entropy in nats of softmax(unembed(hidden)).
-    pub raw_entropy_nats: f32,
     /// Log-sum-exp of the logits, with the final norm.
     pub logsumexp: f32,
-    /// Log-sum-exp of the logits, without the final norm.
-    pub raw_logsumexp: f32,
+    /// What is seen without the final norm; nothing where the lens did not look.
+    pub raw: Option<RawLensFact>,
     /// The largest logits with their ids, with the final norm, largest first, ties to the lower id: as many as the
     /// header's `lens_top`, at least one.
     pub top: Vec<(TokenId, f32)>,
+}
+
+/// What the lens sees without the final norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawLensFact {
+    /// Entropy in nats of softmax(unembed(hidden)).
+    pub entropy_nats: f32,
+    /// Log-sum-exp of the logits.
+    pub logsumexp: f32,
 }
 
 impl LensPosition {
@@ -51,7 +58,7 @@ impl LensPosition {
                 pos: self.pos,
                 layer: LayerIdx::new(layer),
                 entropy_nats: fact.entropy_nats,
-                raw_entropy_nats: fact.raw_entropy_nats,
+                raw_entropy_nats: fact.raw.map(|raw| raw.entropy_nats),
                 top1,
                 top1_prob: num::exp((logit - fact.logsumexp).min(0.0)),
                 agrees_with_last: Some(top1) == last,
@@ -173,9 +180,9 @@ fn lens_rows(rows: &mut schema::Rows, seq: i64, position: &LensPosition) {
         rows.int(1, row.pos.get());
         rows.int(2, row.layer.get());
         rows.real(3, row.entropy_nats);
-        rows.real(4, row.raw_entropy_nats);
+        rows.optional_real(4, row.raw_entropy_nats);
         rows.real(5, fact.logsumexp);
-        rows.real(6, fact.raw_logsumexp);
+        rows.optional_real(6, fact.raw.map(|raw| raw.logsumexp));
         rows.int(7, row.top1.get());
         rows.real(8, fact.top[0].1);
         rows.real(9, row.top1_prob);

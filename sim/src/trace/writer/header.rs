@@ -1,10 +1,10 @@
 //! What a recorder hands in: the header once, then sequences in chunks of positions.
 
 use super::facts::LensPosition;
-use crate::trace::facts_schema::{LENS, LENS_TOP, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS};
+use crate::trace::facts_schema::{LENS, LENS_TOP, RAW_LENS, REQUEST_BLOCKS, REQUESTS, TABLES, TOKENS};
 use crate::trace::manifest::{
-    DecodingInfo, FieldInfo, Manifest, ModelInfo, RopeInfo, RuntimeInfo, SequenceInfo, SyntheticInfo,
-    ToolInfo, WorkloadInfo,
+    DecodingInfo, FieldInfo, Manifest, ModelInfo, NO_RAW_LENS, RopeInfo, RuntimeInfo, SequenceInfo,
+    SyntheticInfo, ToolInfo, WorkloadInfo,
 };
 use crate::trace::shard::TensorField;
 use crate::trace::{
@@ -26,10 +26,20 @@ pub struct StoredFields {
     pub hidden: bool,
     /// Storage type of queries, keys and values, `F32` or `F16`; absent to store none.
     pub attention: Option<Dtype>,
-    /// Whether lens facts are stored.
-    pub lens: bool,
+    /// Which lens facts are stored; absent for none.
+    pub lens: Option<LensForms>,
     /// Ranks of the largest logits stored with each lens fact; 0 for none.
     pub lens_top: u16,
+}
+
+/// In which forms the lens looked at hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LensForms {
+    /// With the final norm and without it.
+    Both,
+    /// With the final norm only: half the work.
+    Normed,
 }
 
 /// What is known about a recording before its first token.
@@ -155,12 +165,17 @@ impl TraceHeader {
     /// The facts tables that a trace with this header has, sorted by path.
     pub(super) fn tables(&self) -> Vec<&'static str> {
         let mut tables = vec![TOKENS];
-        tables.extend(self.fields.lens.then_some(LENS));
+        tables.extend(self.fields.lens.map(|_| LENS));
         tables.extend((self.fields.lens_top > 0).then_some(LENS_TOP));
         tables.extend(self.branches.iter().flat_map(branches::tables));
         tables.extend(self.requests.iter().flat_map(|_| [REQUEST_BLOCKS, REQUESTS]));
         tables.sort_unstable();
         tables
+    }
+
+    /// Whether no lens fact is left out.
+    pub(super) fn looks_raw(&self) -> bool {
+        self.fields.lens != Some(LensForms::Normed)
     }
 
     /// The manifest of a trace with this header, before any sequence.
@@ -175,12 +190,14 @@ impl TraceHeader {
             Some((table, _)) => TABLES
                 .iter()
                 .any(|known| known.name() == table && tables.contains(&known.path))
-                .then(|| FieldInfo::known(field.name, field.dtypes[0])),
+                .then_some(field)
+                .filter(|field| self.looks_raw() || !RAW_LENS.contains(&field.name))
+                .map(|field| FieldInfo::known(field.name, field.dtypes[0])),
         });
         Manifest {
             format: TRACE_VERSION,
             complete: true,
-            requires: Vec::new(),
+            requires: if self.looks_raw() { Vec::new() } else { vec![NO_RAW_LENS.to_owned()] },
             synthetic: self.synthetic.clone(),
             tool: self.tool.clone(),
             model: self.model.clone(),
@@ -231,7 +248,7 @@ impl TraceHeader {
         {
             return refuse("weights", format!("{dtype:?}"), "F32 or F16");
         }
-        if self.fields.lens_top > 0 && !self.fields.lens {
+        if self.fields.lens_top > 0 && self.fields.lens.is_none() {
             return refuse("fields.lens_top", self.fields.lens_top.to_string(), "0 without lens facts");
         }
         if u32::from(self.fields.lens_top) > self.shape.vocab {
@@ -379,7 +396,7 @@ fn check_lens(
     positions: std::ops::Range<u32>,
     last_lens: Option<Pos>,
 ) -> Result<(), TraceError> {
-    if !header.fields.lens && !chunk.lens.is_empty() {
+    if header.fields.lens.is_none() && !chunk.lens.is_empty() {
         return Err(TraceError::chunk("chunk.lens", "lens facts", "none: the header does not name them"));
     }
     let mut previous = last_lens;
@@ -403,16 +420,18 @@ fn check_lens(
                 let accepted = format!("ids below {}, largest logit first", header.shape.vocab);
                 return Err(TraceError::chunk(what("top"), format!("{:?}", fact.top), accepted));
             }
-            let named = [
-                ("lens.entropy_nats", fact.entropy_nats),
-                ("lens.raw_entropy_nats", fact.raw_entropy_nats),
-                ("lens.logsumexp", fact.logsumexp),
-                ("lens.raw_logsumexp", fact.raw_logsumexp),
-            ];
+            if fact.raw.is_some() != header.looks_raw() {
+                let is_there = |raw: bool| if raw { "given" } else { "none" };
+                let (found, accepted) = (is_there(fact.raw.is_some()), is_there(header.looks_raw()));
+                return Err(TraceError::chunk(what("without the final norm"), found, accepted));
+            }
+            let raw = fact.raw.iter().flat_map(|raw| {
+                [("lens.raw_entropy_nats", raw.entropy_nats), ("lens.raw_logsumexp", raw.logsumexp)]
+            });
+            let normed = [("lens.entropy_nats", fact.entropy_nats), ("lens.logsumexp", fact.logsumexp)];
+            let named = normed.into_iter().chain(raw);
             let logits = fact.top.iter().map(|&(_, logit)| ("lens_top.logit", logit));
-            if let Some((field, value)) =
-                named.into_iter().chain(logits).find(|(_, value)| !value.is_finite())
-            {
+            if let Some((field, value)) = named.chain(logits).find(|(_, value)| !value.is_finite()) {
                 return Err(TraceError::NonFinite { field, seq, layer, head: None, pos: pos.get(), value });
             }
         }

@@ -8,8 +8,8 @@ use super::{Leftover, TraceHeader};
 use crate::table::{sync_folder, write_whole};
 use crate::trace::folder::{open_inside, parse_json, read_manifest_in, sha256_of_file, to_json};
 use crate::trace::manifest::{
-    BranchesInfo, MANIFEST, MANIFEST_DIGEST, Manifest, ProblemInfo, RequestsInfo, SequenceInfo, ShardInfo,
-    TableInfo, WeightInfo,
+    BranchesInfo, MANIFEST, MANIFEST_DIGEST, Manifest, NO_SEQUENCES, ProblemInfo, RequestsInfo, SequenceInfo,
+    ShardInfo, TableInfo, WeightInfo,
 };
 use crate::trace::{TraceError, Weight};
 use serde::{Deserialize, Serialize};
@@ -257,8 +257,9 @@ fn sealed_entries(root: &Path, header: &TraceHeader) -> Result<Option<Sealed>, T
     if !is_intact(root, tables.chain(shards).chain(weights).chain(times)) {
         return Ok(None);
     }
+    let requires = manifest.requires.iter().filter(|word| *word != NO_SEQUENCES).cloned().collect();
     let begun = Manifest {
-        requires: Vec::new(),
+        requires,
         branches: manifest.branches.clone().map(|branches| BranchesInfo { problems: Vec::new(), ..branches }),
         requests: manifest.requests.clone().map(|requests| RequestsInfo { count: 0, blocks: 0, ..requests }),
         sequences: Vec::new(),

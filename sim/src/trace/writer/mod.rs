@@ -9,8 +9,8 @@ mod facts;
 mod header;
 mod journal;
 
-pub use facts::{LensFact, LensPosition};
-pub use header::{Chunk, LayerChunk, SequenceEnd, SequenceStart, StoredFields, TraceHeader};
+pub use facts::{LensFact, LensPosition, RawLensFact};
+pub use header::{Chunk, LayerChunk, LensForms, SequenceEnd, SequenceStart, StoredFields, TraceHeader};
 
 use super::folder;
 use super::manifest::{Manifest, SequenceInfo};
@@ -95,7 +95,7 @@ impl TraceWriter {
 
     /// Whether lens facts are stored.
     pub(in crate::trace) fn stores_lens(&self) -> bool {
-        self.header.fields.lens
+        self.header.fields.lens.is_some()
     }
 
     /// Problems that are finished, those of an interrupted recording included. The next one has this index.
