@@ -152,7 +152,6 @@ fn ln_of_normal(x: f64, shift: f64) -> f64 {
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
     let bits = x.to_bits();
     // Eleven bits, as the narrowest number that every instruction set converts.
-    #[expect(clippy::cast_possible_truncation, reason = "the sign is 0")]
     let exponent = f64::from((bits >> 52) as i32) - 1023.0 + shift;
     let mantissa = f64::from_bits((bits & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000);
     let is_high = mantissa > std::f64::consts::SQRT_2;
