@@ -115,10 +115,10 @@ fn resumed(part: &str, begun: &str) -> String {
     let as_begun = match part {
         // One sequence a pass is not written down.
         "decoding.batch" if begun == "null" => "give --batch 1, which it was begun with".to_owned(),
-        "decoding.batch" => format!("give --batch {}, which it was begun with", value),
-        "decoding.max_new_tokens" => format!("give --max-new-tokens {}", value),
-        "runtime.threads" => format!("give --threads {}", value),
-        "seed" | "workload.seed" => format!("give --seed {}", value),
+        "decoding.batch" => format!("give --batch {value}, which it was begun with"),
+        "decoding.max_new_tokens" => format!("give --max-new-tokens {value}"),
+        "runtime.threads" => format!("give --threads {value}"),
+        "seed" | "workload.seed" => format!("give --seed {value}"),
         "decoding.protocol" => switch("--as-published"),
         "fields.hidden" => switch("--hidden"),
         "times" => switch("--times"),

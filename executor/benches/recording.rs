@@ -205,25 +205,38 @@ fn main() {
     let mut model = Model::load(&path, &options, &Quiet).expect("the model loads");
     let folder = tempfile::tempdir().expect("a folder");
     let (mut times, mut once) = (vec![Vec::new(); KINDS.len()], vec![Vec::new(); KINDS.len()]);
+    let mut processor = vec![0.0; KINDS.len()];
     let layers = model.config().layers;
     let depths = [layers, layers / 2];
     let mut passes = vec![Vec::new(); depths.len()];
     for _ in 0..ROUNDS {
-        for (kept, (times, once)) in KINDS.iter().zip(times.iter_mut().zip(&mut once)) {
+        for ((kept, processor), (times, once)) in
+            KINDS.iter().zip(&mut processor).zip(times.iter_mut().zip(&mut once))
+        {
+            let begin = processor_seconds();
             times.push(run(&mut model, kept, new, folder.path()));
+            let middle = processor_seconds();
             once.push(run(&mut model, kept, 0, folder.path()));
+            *processor += (middle - begin) - (processor_seconds() - middle);
         }
         for (depth, passes) in depths.iter().zip(&mut passes) {
             passes.push(pass(&mut model, *depth));
         }
     }
-    println!("{}: {PROMPT} prompt tokens and {new} new ones, least of {ROUNDS} rounds", model.name());
+    println!(
+        "{}: {PROMPT} prompt tokens and {new} new ones, least of {ROUNDS} rounds, and processor time of all of them",
+        model.name()
+    );
     // Header, digests and prompt are paid once a recording, whatever its length.
     let decoding: Vec<f64> = times.iter().zip(&once).map(|(all, once)| least(all) - least(once)).collect();
     let base = decoding[0];
-    for ((kept, decoding), once) in KINDS.iter().zip(&decoding).zip(&once) {
+    for (((kept, decoding), once), work) in KINDS.iter().zip(&decoding).zip(&once).zip(&processor) {
         let (ms, once) = (1e3 * decoding, 1e3 * least(once));
-        println!("{:42} {ms:9.1} ms  {:.2} x  (and {once:.1} ms once)", kept.name, decoding / base);
+        let (by_clock, by_work) = (decoding / base, work / processor[0]);
+        println!(
+            "{:42} {ms:9.1} ms  {by_clock:.2} x  (and {once:.1} ms once)  {work:7.2} s processor  {by_work:.2} x",
+            kept.name
+        );
     }
     println!("a pass over {PROMPT} tokens, head not counted");
     let whole = least(&passes[0]);

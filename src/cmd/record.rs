@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Also record the hidden state after each layer
     #[arg(long)]
     pub(crate) hidden: bool,
-    /// In which forms the lens looks at hidden states: `both`, with the final norm and without it, or `normed`, half of the work. Without the other
+    /// In which forms the lens looks at hidden states: `both`, with the final norm and without it, or `normed`, half of the rows. Without the other
     /// form, exits with `lens: raw` cannot be replayed
     #[arg(long, value_enum, default_value_t, value_name = "FORMS")]
     pub(crate) lens: LensArg,

@@ -38,7 +38,7 @@ pub struct StoredFields {
 pub enum LensForms {
     /// With the final norm and without it.
     Both,
-    /// With the final norm only: half the work.
+    /// With the final norm only: half of the rows.
     Normed,
 }
 
