@@ -22,6 +22,8 @@ const ROUNDS: usize = 60;
 /// Decode steps from one output error to the next in studies of a trace.
 const STUDY_ERROR_EVERY: u32 = 32;
 
+const STUDY_ROUNDS: usize = 12;
+
 fn stack(id: &str, capacity: u32) -> Stack {
     let knobs = Knobs { capacity, recent: 16, sinks: 4, period: 16, window: 16 };
     let entry = registry::composition(id).expect("the id is registered");
@@ -68,6 +70,29 @@ fn cpu_seconds() -> Option<f64> {
     Some((fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?) / 100.0)
 }
 
+/// Wall and processor seconds of some rounds.
+#[derive(Default)]
+struct Times {
+    walls: Vec<f64>,
+    cpu: f64,
+}
+
+impl Times {
+    fn add(&mut self, work: impl FnOnce()) {
+        let (since, before) = (Instant::now(), cpu_seconds());
+        work();
+        self.walls.push(since.elapsed().as_secs_f64());
+        self.cpu += before.zip(cpu_seconds()).map_or(f64::NAN, |(before, after)| after - before);
+    }
+
+    /// Least wall and mean processor time, in milliseconds.
+    fn millis(&self) -> (f64, f64) {
+        #[expect(clippy::cast_precision_loss, reason = "rounds are few")]
+        let rounds = self.walls.len() as f64;
+        (least(&self.walls) * 1e3, self.cpu * 1e3 / rounds)
+    }
+}
+
 /// Whole studies of a trace: reading, replay, engine and rows. Budgets are multiples of the period from 32 on.
 #[expect(clippy::print_stdout, reason = "a bench prints its figures")]
 fn studies(path: &str, policies: &[String]) {
@@ -75,41 +100,45 @@ fn studies(path: &str, policies: &[String]) {
     let all = ["full", "streaming-llm", "snapkv", "vase-attnv", "vase-dkv"].map(str::to_owned);
     let policies = if policies.is_empty() { &all[..] } else { policies };
     println!(
-        "studies of {path}, {} sequences; recent buffer = window = period; output error at every {STUDY_ERROR_EVERY}th step",
+        "studies of {path}, {} sequences; recent buffer = window = period; output error at every \
+         {STUDY_ERROR_EVERY}th step; least wall and mean CPU time of {STUDY_ROUNDS} interleaved rounds, ms",
         trace.sequences().len()
     );
     println!(
-        "{:14} {:>8} {:>8} {:>8} {:>16} {:>16}",
-        "policy", "period", "cells", "threads", "least wall, ms", "mean CPU, ms"
+        "{:14} {:>6} {:>6} {:>7} {:>17} {:>17} {:>19}",
+        "policy", "period", "cells", "threads", "one: wall, CPU", "all: wall, CPU", "a further one"
     );
     for policy in policies {
-        for (period, count) in [(8, 1), (8, 41), (16, 1), (16, 21)] {
-            if policy == "full" && (period, count) != (8, 1) {
-                continue;
-            }
+        for (period, count) in [(32, 11), (16, 21), (8, 41)] {
             for threads in [1, 2] {
-                let first = 32 / period;
-                let budgets: Vec<String> = (first..first + count).map(|n| (n * period).to_string()).collect();
-                let text = format!(
-                    "id: bench\nwhy: what does it cost?\neviction: {{budgets: [{}], recent: {period}, period: {period}, \
-                     window: {period}, output_error_every: {STUDY_ERROR_EVERY}, policies: [{{use: {policy}}}]}}",
-                    budgets.join(", ")
-                );
-                let scenario = Scenario::parse(&text, "bench").expect("a scenario");
-                let options = RunOptions { threads, command: String::new(), progress: &|_, _| {} };
-                let rounds = 12;
-                let mut walls = Vec::new();
-                let before = cpu_seconds();
-                for _ in 0..rounds {
-                    let since = Instant::now();
+                let run = |count: u32| {
+                    let first = (32 / period).max(2);
+                    let budgets: Vec<String> =
+                        (first..first + count).map(|n| (n * period).to_string()).collect();
+                    let text = format!(
+                        "id: bench\nwhy: what does it cost?\neviction: {{budgets: [{}], recent: {period}, period: {period}, \
+                         window: {period}, output_error_every: {STUDY_ERROR_EVERY}, policies: [{{use: {policy}}}]}}",
+                        budgets.join(", ")
+                    );
+                    let scenario = Scenario::parse(&text, "bench").expect("a scenario");
+                    let options = RunOptions { threads, command: String::new(), progress: &|_, _| {} };
                     black_box(study(&scenario, &trace, source_info(&trace, "", ""), &options).expect("runs"));
-                    walls.push(since.elapsed().as_secs_f64());
+                };
+                let (mut one, mut many) = (Times::default(), Times::default());
+                for _ in 0..STUDY_ROUNDS {
+                    one.add(|| run(1));
+                    many.add(|| run(count));
                 }
-                let cpu = before.zip(cpu_seconds()).map_or(f64::NAN, |(before, after)| after - before);
+                let (one, many) = (one.millis(), many.millis());
+                let further = |one: f64, many: f64| (many - one) / f64::from(count - 1);
                 println!(
-                    "{policy:14} {period:8} {count:8} {threads:8} {:16.2} {:16.2}",
-                    least(&walls) * 1e3,
-                    cpu * 1e3 / f64::from(rounds)
+                    "{policy:14} {period:6} {count:6} {threads:7} {:8.1} {:8.1} {:8.1} {:8.1} {:9.2} {:9.2}",
+                    one.0,
+                    one.1,
+                    many.0,
+                    many.1,
+                    further(one.0, many.0),
+                    further(one.1, many.1)
                 );
             }
         }
