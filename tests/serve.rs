@@ -9,7 +9,7 @@ use kvlab_sim::observe::{ChromeTrace, EventLog, Fanout};
 use kvlab_sim::policy::RawParams;
 use kvlab_sim::serve::{
     Arrivals, BranchDecisions, BranchEviction, Follows, PartialPass, PrefixMemory, ProblemDecisions,
-    Scheduler, ServeReport, ServeSettings, SharedEviction, run,
+    Scheduler, ServeError, ServeReport, ServeSettings, SharedEviction, run,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -229,6 +229,10 @@ fn arrivals_one_by_one_wait_and_recorded_times_are_kept() {
     assert_eq!(one_by_one.problems[1].arrival, one_by_one.problems[0].end);
     let (recorded, _) = serve(&problems, &Arrivals::Recorded { millis: vec![0, 7] }, &checked(None));
     assert_eq!(recorded.problems[1].arrival.get(), 7_000_000);
+    let few = Arrivals::Recorded { millis: vec![0] };
+    let mut log = EventLog::new(Vec::new());
+    let error = run(&problems, &few, &checked(None), unit().as_ref(), &mut log).unwrap_err();
+    assert_eq!(error, ServeError::Arrivals { given: 1, problems: 2 });
     let poisson = Arrivals::Poisson { per_second: 100.0, seed: 3 };
     let times = poisson.times(2000);
     let last = times.last().copied().flatten().unwrap().get();

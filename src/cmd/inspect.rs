@@ -182,6 +182,10 @@ fn numbers(rows: &[FieldStatistics]) -> Result<Table, CliError> {
 
 /// A timeline: of the first eviction cell, or of a serving arm where one is named or nothing else is there.
 fn chrome(args: &Args, file: &Path) -> Result<Done, CliError> {
+    if file == Path::new("-") {
+        let reason = "--chrome writes a file: `-` is found, a name is accepted".to_owned();
+        return Err(CliError::Invalid { path: file.to_owned(), reason });
+    }
     let scenario = match &args.scenario {
         Some(path) => Scenario::load(path)?,
         None => {

@@ -6,6 +6,8 @@ use super::study::{self, TableArgs};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
+use clap::builder::PossibleValuesParser;
+use kvlab_sim::policy::exit::HolePolicy;
 use kvlab_sim::run::Study;
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::Value;
@@ -79,7 +81,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2)]
     min_exit_layer: u16,
     /// What is done about keys and values that exits while decoding leave out: verify-only, copy-state, recompute or forbid
-    #[arg(long, requires = "theta", value_name = "POLICY", default_value = "verify-only")]
+    #[arg(long, requires = "theta", value_name = "POLICY", default_value = "verify-only",
+        value_parser = PossibleValuesParser::new(HolePolicy::ALL.map(HolePolicy::word)))]
     hole_policy: String,
     /// Pool policies: the trace's requests, branches or prompts are served from a cache of blocks
     #[arg(long, value_delimiter = ',', value_name = "ID,...")]

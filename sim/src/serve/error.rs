@@ -38,6 +38,14 @@ pub enum ServeError {
         /// Simulated time.
         nanos: u64,
     },
+    /// Fewer recorded arrivals than problems.
+    #[error("`serve.arrivals.millis` has {given} times, accepted is one for each of the {problems} problems")]
+    Arrivals {
+        /// Times given.
+        given: usize,
+        /// Problems to serve.
+        problems: usize,
+    },
     /// A pass or an arrival lies beyond the end of simulated time.
     #[error(
         "simulated time comes to {nanos} ns, accepted is at most {latest}: the cost model or the arrivals are out of scale"

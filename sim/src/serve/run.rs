@@ -63,6 +63,11 @@ pub fn run(
         .flat_map(|problem| &problem.branches)
         .map(|branch| u64::from(branch.prompt_tokens) + u64::from(branch.generated_tokens) + 8)
         .sum();
+    if let Arrivals::Recorded { millis } = arrivals
+        && millis.len() < problems.len()
+    {
+        return Err(ServeError::Arrivals { given: millis.len(), problems: problems.len() });
+    }
     let arrivals = arrivals.times(problems.len());
     if let Some(late) = arrivals.iter().flatten().find(|time| time.get() > LATEST) {
         return Err(ServeError::TooLong { nanos: late.get(), latest: LATEST });

@@ -86,7 +86,8 @@ impl Gates {
     pub fn load(path: &Path) -> Result<Self, GateFileError> {
         let unreadable = |reason: String| GateFileError::Unreadable { path: path.to_owned(), reason };
         let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|error| unreadable(error.to_string()))?;
+        let file = SafeTensors::deserialize(&bytes)
+            .map_err(|error| unreadable(format!("it is no safetensors file ({error})")))?;
         let mut found: BTreeMap<u16, BTreeMap<&'static str, TensorView<'_>>> = BTreeMap::new();
         for (name, tensor) in file.iter() {
             let (Some(layer), Some(part)) =
