@@ -154,8 +154,30 @@ pub enum RecordError {
         seq: usize,
         /// The item recorded.
         found: String,
-        /// The item asked for now; empty when there are fewer.
+        /// The item asked for now.
         expected: String,
+    },
+    /// An interrupted recording holds more problems than are asked for now.
+    #[error(
+        "failed to continue the recording: it holds {held} problems, {asked} are asked for, accepted is {held} or more (`--force` begins anew)"
+    )]
+    FewerPrompts {
+        /// Problems recorded.
+        held: usize,
+        /// Problems asked for now.
+        asked: usize,
+    },
+    /// An interrupted recording takes more than is allowed now.
+    #[error(
+        "failed to continue the recording: its {problems} problems take up to {held} bytes, {max} are allowed (`--max-bytes`), accepted is {held} or more (`--force` begins anew)"
+    )]
+    HoldsMore {
+        /// Bytes that what is recorded may take.
+        held: u64,
+        /// Problems recorded.
+        problems: usize,
+        /// Bytes allowed.
+        max: u64,
     },
 }
 
@@ -189,6 +211,15 @@ pub fn record(
     let header = header(model, items, plan)?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
     let done = writer.finished().len();
+    if done > items.len() {
+        return Err(RecordError::FewerPrompts { held: done, asked: items.len() }.into());
+    }
+    if let Some(max) = plan.max_bytes.filter(|_| done > 0) {
+        let held = held_bytes(model, &writer, plan);
+        if held > max {
+            return Err(RecordError::HoldsMore { held, problems: done, max }.into());
+        }
+    }
     for (seq, finished) in writer.finished().enumerate() {
         let expected = items.get(seq).map_or("", |item| item.item.as_str());
         if finished.item != expected {
@@ -214,13 +245,18 @@ pub fn record(
 fn has_room(model: &Model, writer: &TraceWriter, plan: &RecordPlan, prompt: &Prompt) -> bool {
     let Some(max) = plan.max_bytes else { return true };
     let footprint = Footprint::of(model.config(), plan);
+    held_bytes(model, writer, plan) + footprint.at_most(&plan.open_loop, prompt) <= max
+}
+
+/// Bytes of a trace of what is recorded so far.
+fn held_bytes(model: &Model, writer: &TraceWriter, plan: &RecordPlan) -> u64 {
+    let footprint = Footprint::of(model.config(), plan);
     let taken = |sequence: &SequenceInfo| {
         let texts = [&sequence.prompt_text, &sequence.generated_text];
         let text: usize = texts.into_iter().flatten().map(String::len).sum();
         footprint.sequence(u64::from(sequence.len), u64::from(sequence.lens_positions), text as u64)
     };
-    let used = footprint.empty() + writer.finished().map(taken).sum::<u64>();
-    used + footprint.at_most(&plan.open_loop, prompt) <= max
+    footprint.empty() + writer.finished().map(taken).sum::<u64>()
 }
 
 /// Measures what the trace is to hold of times, for sequences of up to `longest` tokens.

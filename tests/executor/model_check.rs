@@ -8,7 +8,7 @@ use kvlab_executor::{
 };
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-use super::support::{chunk, golden_folder, load_options, tiny};
+use super::support::{chunk, embedded, golden_folder, load_options, tiny};
 
 fn plan(expected: Option<&Path>) -> CheckPlan {
     CheckPlan { tokens: chunk(10), naive: true, expected: expected.map(Path::to_owned) }
@@ -38,6 +38,15 @@ fn every_check_holds_for_models_of_every_family() {
     }
     let rows = check_model(&mut tiny(TinySpec::default()), &plan(None)).unwrap();
     assert!(rows.iter().all(|row| row.verdict != Verdict::Failed), "{rows:?}");
+}
+
+// Its vocabulary has the words of its tasks only, and says so by a word for all others.
+#[test]
+fn every_check_of_the_model_that_ships_holds_or_says_why_not() {
+    let cache = tempfile::tempdir().unwrap();
+    let rows = check_model(&mut embedded(cache.path()), &plan(None)).unwrap();
+    assert!(rows.iter().all(|row| row.verdict != Verdict::Failed), "{rows:?}");
+    assert_eq!(of(&rows, "text to tokens").verdict, Verdict::Skipped);
 }
 
 /// The golden file of `qwen2` with its logits changed by `change`.

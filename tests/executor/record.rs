@@ -187,6 +187,39 @@ fn an_interrupted_recording_goes_on_with_the_same_prompts_only() {
     assert!(!target.exists());
 }
 
+/// Two problems are recorded, then the third one stops the recording.
+#[test]
+fn an_interrupted_recording_is_not_continued_with_less_than_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("trace");
+    let mut model = tiny(TinySpec::default());
+    let mut broken = item("c", 20);
+    broken.prompt = PromptForm::Tokens(vec![20, 999]);
+    let items = [item("a", 3), item("b", 20), broken];
+    record(&mut model, &items, &plan(), &target, Leftover::Refuse, &Quiet).unwrap_err();
+    let mut again = |items: &[RecordItem], max_bytes| {
+        let plan = RecordPlan { max_bytes, ..plan() };
+        record(&mut model, items, &plan, &target, Leftover::Resume, &Quiet).unwrap_err()
+    };
+    let fewer = again(&items[..1], None);
+    assert!(
+        matches!(fewer, ExecutorError::Record(RecordError::FewerPrompts { held: 2, asked: 1 })),
+        "{fewer}"
+    );
+    let ExecutorError::Record(RecordError::TooLarge { needed, .. }) = again(&items[..2], Some(1)) else {
+        panic!("one byte is enough for nothing");
+    };
+    let error = again(&items[..2], Some(needed));
+    let ExecutorError::Record(RecordError::HoldsMore { held, problems: 2, max }) = error else {
+        panic!("{error}");
+    };
+    assert!(held > max && max == needed);
+    let plan = RecordPlan { max_bytes: Some(held), ..plan() };
+    record(&mut model, &items[..2], &plan, &target, Leftover::Resume, &Quiet).unwrap();
+    assert_eq!(Trace::open(&target).unwrap().sequences().len(), 2);
+    assert!(folder_bytes(&target) <= held);
+}
+
 #[test]
 fn a_sequence_beyond_the_window_of_a_layer_is_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
