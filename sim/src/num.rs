@@ -3,7 +3,10 @@
 //! Sums run in sixteen lanes that are folded in a fixed order, products are never fused with additions, and `exp`,
 //! `ln` and `cos` are polynomials of our own. Orders are total: by score, then by position.
 
+pub(crate) mod logs;
 pub(crate) mod rows;
+
+pub use logs::ln;
 
 use std::cmp::Ordering;
 
@@ -112,60 +115,6 @@ pub fn exp(x: f32) -> f32 {
     #[expect(clippy::cast_sign_loss, reason = "the biased exponent is positive")]
     let scale = f32::from_bits(((rounded as i32 + 127) as u32) << 23);
     if x < -87.0 { 0.0 } else { p * scale }
-}
-
-/// Natural logarithm of a positive number, within 1e-15 relative; minus infinity at 0, NaN below.
-#[must_use]
-pub fn ln(x: f64) -> f64 {
-    if !(x > 0.0) {
-        return if x == 0.0 { f64::NEG_INFINITY } else { f64::NAN };
-    }
-    if x == f64::INFINITY {
-        return x;
-    }
-    if x < f64::MIN_POSITIVE {
-        ln_of_normal(x * 18_014_398_509_481_984.0, -54.0)
-    } else {
-        ln_of_normal(x, 0.0)
-    }
-}
-
-/// `ln(x · 2^shift)` of a positive normal number.
-///
-/// `ln(m·2^e)` with `m` in [√½, √2): twice the series of `atanh((m-1)/(m+1))`.
-#[inline(always)]
-fn ln_of_normal(x: f64, shift: f64) -> f64 {
-    const SERIES: [f64; 11] = [
-        1.0 / 23.0,
-        1.0 / 21.0,
-        1.0 / 19.0,
-        1.0 / 17.0,
-        1.0 / 15.0,
-        1.0 / 13.0,
-        1.0 / 11.0,
-        1.0 / 9.0,
-        1.0 / 7.0,
-        1.0 / 5.0,
-        1.0 / 3.0,
-    ];
-    const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
-    const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    let bits = x.to_bits();
-    // Eleven bits, as the narrowest number that every instruction set converts.
-    let exponent = f64::from((bits >> 52) as i32) - 1023.0 + shift;
-    let mantissa = f64::from_bits((bits & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000);
-    let is_high = mantissa > std::f64::consts::SQRT_2;
-    let mantissa = if is_high { mantissa * 0.5 } else { mantissa };
-    let exponent = if is_high { exponent + 1.0 } else { exponent };
-    let s = (mantissa - 1.0) / (mantissa + 1.0);
-    let z = s * s;
-    let mut series = SERIES[0];
-    let mut term = 1;
-    while term < SERIES.len() {
-        series = series * z + SERIES[term];
-        term += 1;
-    }
-    exponent * LN2_HIGH + (2.0 * s + (2.0 * s * z * series + exponent * LN2_LOW))
 }
 
 /// A length as counts are kept; lengths here are far below 2³².

@@ -113,17 +113,12 @@ impl Stream {
         }
     }
 
-    /// The logarithm of a standard exponential draw: `ln(e)`, `e ~ Exp(1)`.
-    pub fn ln_exponential(&mut self) -> f64 {
-        num::ln(-num::ln(self.uniform()))
-    }
-
-    /// The next `count` of [`Stream::ln_exponential`].
+    /// The logarithms of `count` standard exponential draws: `ln(e)`, `e ~ Exp(1)`.
     pub fn ln_exponentials(&mut self, count: usize) -> Vec<f64> {
         let mut draws: Vec<f64> = (0..count).map(|_| self.uniform()).collect();
-        num::rows::logarithms(&mut draws);
+        num::logs::logarithms(&mut draws);
         draws.iter_mut().for_each(|draw| *draw = -*draw);
-        num::rows::logarithms(&mut draws);
+        num::logs::logarithms(&mut draws);
         draws
     }
 

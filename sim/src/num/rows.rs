@@ -5,7 +5,7 @@
 //! `multiversion` only chooses how many lanes an instruction takes. Loops count places instead of zipping: a closure is compiled
 //! for the least instruction set, and a call of it stays a call.
 
-use super::{LANES, add, fold, ln_of_normal};
+use super::{LANES, add, fold};
 use crate::types::Pos;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
@@ -434,43 +434,6 @@ pub(crate) fn mix(
     }
 }
 
-/// [`super::ln`] of every value, in place.
-pub(crate) fn logarithms(values: &mut [f64]) {
-    if values.iter().all(|value| value.is_normal() && *value > 0.0) {
-        logarithms_of_normals(values);
-    } else {
-        values.iter_mut().for_each(|value| *value = super::ln(*value));
-    }
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
-fn logarithms_of_normals(values: &mut [f64]) {
-    let mut at = 0;
-    while at < values.len() {
-        values[at] = ln_of_normal(values[at], 0.0);
-        at += 1;
-    }
-}
-
-/// Keys of a weighted draw without replacement: `exponent · ln(weight) - ln_e` with the logarithm of [`super::ln`], minus infinity
-/// where the weight is not above 0. Weights are finite; all are `[candidate]`, and keys replace the weights.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "keys are compared as f32; equal ones go to the earlier position"
-)]
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
-pub(crate) fn sampling_keys(weights: &mut [f32], exponent: f64, ln_e: &[f64]) {
-    let len = weights.len().min(ln_e.len());
-    let (weights, ln_e) = (&mut weights[..len], &ln_e[..len]);
-    for i in 0..len {
-        // As f64, what is subnormal in f32 is normal.
-        let is_positive = weights[i] > 0.0;
-        let weight = if is_positive { weights[i] } else { 1.0 };
-        let key = (exponent * ln_of_normal(f64::from(weight), 0.0) - ln_e[i]) as f32;
-        weights[i] = if is_positive { key } else { f32::NEG_INFINITY };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -495,43 +458,6 @@ mod tests {
                 let query: Vec<f32> = queries.iter().map(|row| row[query]).collect();
                 let expected = crate::num::dot(&query, &keys[key * head_dim..][..head_dim]) * 0.3;
                 assert_eq!(found.to_bits(), expected.to_bits(), "{head_dim} channels, {at}");
-            }
-        }
-    }
-
-    #[test]
-    fn many_logarithms_have_the_bits_of_one() {
-        for more in [&[][..], &[0.0, -1.0, f64::MIN_POSITIVE / 8.0, f64::INFINITY, f64::NAN]] {
-            let mut values: Vec<f64> = (0..1001).map(|i| f64::from(value(i) * 90.0).exp()).collect();
-            values.extend([1.0, f64::MIN_POSITIVE, f64::MAX, std::f64::consts::SQRT_2]);
-            values.extend(more);
-            let expected: Vec<u64> = values.iter().map(|x| crate::num::ln(*x).to_bits()).collect();
-            logarithms(&mut values);
-            assert_eq!(values.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected);
-        }
-    }
-
-    #[test]
-    fn many_sampling_keys_have_the_bits_of_one() {
-        let mut weights: Vec<f32> = (0..1000).map(|i| (value(i) * 14.0).exp()).collect();
-        weights.extend([
-            0.0,
-            -0.0,
-            f32::MIN_POSITIVE,
-            1e-45,
-            f32::MAX,
-            1.0,
-            std::f32::consts::SQRT_2,
-            0.707_106_77,
-        ]);
-        let ln_e: Vec<f64> = (0..weights.len()).map(|i| f64::from(value(i + 5))).collect();
-        for exponent in [0.5, 1.0] {
-            let mut keys = weights.clone();
-            sampling_keys(&mut keys, exponent, &ln_e);
-            for ((key, weight), ln_e) in keys.iter().zip(&weights).zip(&ln_e) {
-                #[expect(clippy::cast_possible_truncation, reason = "keys are f32")]
-                let expected = (exponent * crate::num::ln(f64::from(*weight)) - ln_e) as f32;
-                assert_eq!(key.to_bits(), expected.to_bits(), "{weight}");
             }
         }
     }

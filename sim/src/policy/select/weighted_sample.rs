@@ -8,7 +8,7 @@
 //! belongs to (seed, sequence, layer, KV head, eviction, position). Needs: non-negative scores. Cost: O(n + k log k).
 
 use super::{Select, Selection, best};
-use crate::num::rows;
+use crate::num::logs;
 use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Needs, PolicyError, PolicySpec, Randomness, lists};
 
@@ -80,7 +80,7 @@ impl Select for WeightedSample {
         keys.extend(choice.iter().map(|&slot| scores[slot]));
         let mut drawn: Vec<f64> = lists::take(view.data);
         drawn.extend(choice.iter().map(|&slot| ln_e[scored[slot].idx()]));
-        rows::sampling_keys(&mut keys, self.params.exponent, &drawn);
+        logs::sampling_keys(&mut keys, self.params.exponent, &drawn);
         lists::give_back(view.data, drawn);
         let positive = keys.iter().filter(|key| key.is_finite()).count();
         let mut selection = best(view, keys.iter().copied(), choice, count.min(positive));
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn fixed_exponentials_choose_the_golden_set() {
         let mut keys = [0.5f32, 0.3, 0.15, 0.05];
-        rows::sampling_keys(&mut keys, 1.0, &[0.7, 0.2, 1.1, 0.05].map(num::ln));
+        logs::sampling_keys(&mut keys, 1.0, &[0.7, 0.2, 1.1, 0.05].map(num::ln));
         let order = num::top(keys.iter().copied().zip(0u32..).collect(), 2);
         assert_eq!(order.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 3]);
         assert!((f64::from(keys[0]).exp() - 0.7143).abs() < 1e-4);
