@@ -135,6 +135,7 @@ fn a_recording_without_the_raw_lens_is_the_other_without_it() {
     let done = replay.args(["--lens", "final-norm,raw", "--out", "exits"]).output().unwrap();
     let text = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     assert_eq!(done.status.code(), Some(4), "{text}");
+    assert!(!text.contains("no entropy is compared with it"), "{text}");
     let results = kvlab_sim::results::read(&folder.path().join("exits")).unwrap();
     let (lens, status, notes) = (
         results.cells.text("lens").unwrap(),

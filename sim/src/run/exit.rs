@@ -116,7 +116,7 @@ fn cell(context: &Context<'_>, plan: &ExitPlan, lens: &[Vec<LensRow>], found: &F
         Ok(exit) => exit,
         Err(error) => return unfinished(row, "skipped", error.to_string()),
     };
-    if let Some(refused) = unseen(plan, lens) {
+    if let Some(refused) = unseen(plan, lens.iter().flatten()) {
         return unfinished(row, "skipped", refused);
     }
     let outcomes: Vec<ExitOutcome> =
@@ -137,8 +137,8 @@ fn cell(context: &Context<'_>, plan: &ExitPlan, lens: &[Vec<LensRow>], found: &F
 }
 
 /// Why a cell cannot be had over a recording whose lens did not look as the cell does.
-fn unseen(plan: &ExitPlan, lens: &[Vec<LensRow>]) -> Option<String> {
-    let is_unseen = lens.iter().flatten().any(|row| plan.lens.entropy_nats(row).is_none());
+pub(super) fn unseen<'a>(plan: &ExitPlan, rows: impl IntoIterator<Item = &'a LensRow>) -> Option<String> {
+    let is_unseen = rows.into_iter().any(|row| plan.lens.entropy_nats(row).is_none());
     is_unseen.then(|| {
         format!(
             "`entropy` with `lens: {}` reads `lens.raw_entropy_nats`, which this recording left out; accepted: lens: final-norm, or a recording with `kvlab record --lens both`",

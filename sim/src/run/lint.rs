@@ -1,5 +1,6 @@
 //! Thresholds and budgets that can never act, decide nothing, or repeat one another, with the number that shows it.
 
+use super::exit::unseen;
 use super::repeats::Place;
 use crate::num;
 use crate::policy::exit::LayerFacts;
@@ -39,7 +40,8 @@ impl Found {
 pub(super) struct ExitLint {
     layers: u16,
     largest_possible: f64,
-    observed: BTreeMap<&'static str, Option<Observed>>,
+    /// By lens; why there is nothing to go by where there is not.
+    observed: BTreeMap<&'static str, Result<Observed, String>>,
     /// (lens, bits of ε) → the largest entropy at which ε alone would stop a pass.
     stops_at: BTreeMap<(&'static str, u64), Option<f64>>,
     /// (lens, bits of θ) → the largest change with which θ alone would stop a pass.
@@ -91,7 +93,11 @@ impl ExitLint {
         for plan in plans {
             let Params { theta, epsilon, min_layer, .. } = plan.params;
             let word = plan.lens.word();
-            let observed = || Observed::of(rows, layers, min_layer, plan.lens);
+            let observed = || match unseen(plan, rows) {
+                Some(left_out) => Err(left_out),
+                None => Observed::of(rows, layers, min_layer, plan.lens)
+                    .ok_or_else(|| nothing_observed(min_layer, layers)),
+            };
             lint.observed.entry(word).or_insert_with(observed);
             let largest = |params: Params, of: fn(&Params, &[LayerFacts], usize) -> f64| {
                 largest_at_exit(&facts, layers, &params, of)
@@ -113,8 +119,10 @@ impl ExitLint {
         let Params { theta, epsilon, min_layer, patience, .. } = plan.params;
         let word = plan.lens.word();
         let only = |finding: String| Found { findings: vec![finding], places: Vec::new() };
-        let Some(Some(observed)) = self.observed.get(word) else {
-            return only(nothing_observed(min_layer, self.layers));
+        let observed = match self.observed.get(word) {
+            Some(Ok(observed)) => observed,
+            Some(Err(why)) => return only(why.clone()),
+            None => return Found::default(),
         };
         if !can_exit(&plan.params, self.layers) {
             return only(too_patient(&plan.params, self.layers));
