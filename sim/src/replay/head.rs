@@ -260,3 +260,31 @@ fn ranks_of(head: &RecordedHead<'_>, measure: Magnitude) -> Option<Rc<Vec<u32>>>
     }
     Some(Rc::new(ranks))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceSource;
+    use crate::trace::synth::{SynthLength, SynthSpec, Synthetic};
+
+    #[test]
+    fn ranks_of_values_are_the_order_of_their_measures() {
+        let shape = ModelShape { layers: 1, q_heads: 2, kv_heads: 1, head_dim: 8, hidden: 16, vocab: 32 };
+        let spec = SynthSpec { shape, lengths: vec![SynthLength { prompt_len: 40, len: 60 }], seed: 3 };
+        let source = Synthetic::build("sinks-and-hitters", spec).expect("the shape is valid");
+        let (layer, len) = (LayerIdx::new(0), 60);
+        let tensors = source.layer(source.sequences()[0].seq, layer).expect("generated");
+        let head =
+            RecordedHead::new(&tensors, &shape, layer, KvHead::new(0), len).expect("the shape is that");
+        let measures =
+            [Magnitude::Range, Magnitude::L1, Magnitude::L2, Magnitude::Variance, Magnitude::Absmax];
+        assert_eq!(measures.len(), Magnitude::COUNT);
+        for measure in measures {
+            let key = |pos: u32| (measure.of_value(&head, Pos::new(pos)), pos);
+            let mut order: Vec<u32> = (0..len).collect();
+            order.sort_by(|a, b| num::keep_order(key(*a), key(*b)));
+            let ranks = head.value_ranks(measure).expect("all are numbers");
+            assert!((0..len).zip(&order).all(|(rank, pos)| ranks[*pos as usize] == rank), "{measure:?}");
+        }
+    }
+}
