@@ -93,7 +93,10 @@ impl Times {
     }
 }
 
-/// Whole studies of a trace: reading, replay, engine and rows. Budgets are multiples of the period from 32 on.
+/// Periods of the studies of a trace, and how many budgets each has. 64 is VaSE's.
+const PERIODS: [(u32, u32); 4] = [(64, 5), (32, 11), (16, 21), (8, 41)];
+
+/// Whole studies of a trace: reading, replay, engine and rows. Budgets are multiples of the period from twice the period, at least 32, on.
 #[expect(clippy::print_stdout, reason = "a bench prints its figures")]
 fn studies(path: &str, policies: &[String]) {
     let trace = Trace::open(Path::new(path)).expect("the trace opens");
@@ -109,7 +112,7 @@ fn studies(path: &str, policies: &[String]) {
         "policy", "period", "cells", "threads", "one: wall, CPU", "all: wall, CPU", "a further one"
     );
     for policy in policies {
-        for (period, count) in [(32, 11), (16, 21), (8, 41)] {
+        for (period, count) in PERIODS {
             for threads in [1, 2] {
                 let run = |count: u32| {
                     let first = (32 / period).max(2);

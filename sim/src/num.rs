@@ -1,14 +1,18 @@
 //! Portable arithmetic: the same bits on every machine.
 //!
-//! Sums run in sixteen lanes that are folded in a fixed order, products are never fused with additions, and `exp`,
-//! `ln` and `cos` are polynomials of our own. Orders are total: by score, then by position.
+//! Sums run in sixteen lanes that are folded in a fixed order; where a product is added to a sum, as in inner products, both are one
+//! operation that rounds once (`mul_add`), and nowhere else are they fused; `exp`, `ln` and `cos` are polynomials of our own. Orders are total: by score, then by position.
 
 pub(crate) mod logs;
+mod network;
+mod order;
 pub(crate) mod rows;
 
 pub use logs::ln;
+pub use order::{keep_order, top};
+pub(crate) use order::{place_of, top_places};
 
-use std::cmp::Ordering;
+use multiversion::multiversion;
 
 /// Lanes of a sum. The order of additions is part of the results: it must not depend on the machine.
 pub(crate) const LANES: usize = 16;
@@ -34,6 +38,7 @@ fn fold(mut lanes: [f32; LANES]) -> f32 {
 
 /// Inner product of two vectors of equal length.
 #[must_use]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     debug_assert_eq!(a.len(), b.len());
     let mut lanes = [0.0; LANES];
@@ -41,11 +46,11 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a_rest, b_rest) = (a_chunks.remainder(), b_chunks.remainder());
     for (x, y) in a_chunks.zip(b_chunks) {
         for lane in 0..LANES {
-            lanes[lane] += x[lane] * y[lane];
+            lanes[lane] = x[lane].mul_add(y[lane], lanes[lane]);
         }
     }
-    for (lane, (x, y)) in lanes.iter_mut().zip(a_rest.iter().zip(b_rest)) {
-        *lane += x * y;
+    for lane in 0..a_rest.len() {
+        lanes[lane] = a_rest[lane].mul_add(b_rest[lane], lanes[lane]);
     }
     fold(lanes)
 }
@@ -147,19 +152,33 @@ pub fn exp_f64(x: f64) -> f64 {
 
 /// `cos(2π·turn)` for `turn` in [0, 1], within 1e-14.
 #[must_use]
+#[inline(always)]
 pub fn cos_turn(turn: f64) -> f64 {
+    // k · (k - 1) for even k from 22 down.
+    const STEPS: [f64; 11] = [462.0, 380.0, 306.0, 240.0, 182.0, 132.0, 90.0, 56.0, 30.0, 12.0, 2.0];
     // Fold to [0, ¼], where the Taylor series to degree 22 is exact to rounding.
     let folded = if turn > 0.5 { 1.0 - turn } else { turn };
-    let (folded, sign) = if folded > 0.25 { (0.5 - folded, -1.0) } else { (folded, 1.0) };
+    let is_beyond = folded > 0.25;
+    let folded = if is_beyond { 0.5 - folded } else { folded };
     let x = folded * std::f64::consts::TAU;
     let z = x * x;
     let mut series = 1.0;
-    let mut k = 22.0;
-    while k > 0.0 {
-        series = 1.0 - series * z / (k * (k - 1.0));
-        k -= 2.0;
+    let mut step = 0;
+    while step < STEPS.len() {
+        series = 1.0 - series * z / STEPS[step];
+        step += 1;
     }
-    sign * series
+    if is_beyond { -series } else { series }
+}
+
+/// [`cos_turn`] of every value, in place.
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+pub(crate) fn cosines_of_turns(values: &mut [f64]) {
+    let mut at = 0;
+    while at < values.len() {
+        values[at] = cos_turn(values[at]);
+        at += 1;
+    }
 }
 
 /// Softmax in place, computed with the maximum subtracted. Minus infinity gets exactly 0.
@@ -204,101 +223,6 @@ pub fn max_pool(values: &[f32], kernel: usize) -> Vec<f32> {
     (0..values.len())
         .map(|at| max(&values[at.saturating_sub(half)..(at + half + 1).min(values.len())]))
         .collect()
-}
-
-/// The order in which candidates are kept: higher score first, then lower index.
-///
-/// Callers list candidates by position where position must break ties.
-#[must_use]
-pub fn keep_order(a: (f32, u32), b: (f32, u32)) -> Ordering {
-    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
-}
-
-/// The `count` best of `candidates` = (score, tie-break key), in [`keep_order`]; all of them when there are fewer.
-#[must_use]
-pub fn top(candidates: Vec<(f32, u32)>, count: usize) -> Vec<(f32, u32)> {
-    let mut packed: Vec<u64> = candidates
-        .into_iter()
-        .map(|(score, key)| u64::from(descending(score)) << 32 | u64::from(key))
-        .collect();
-    if count < packed.len() {
-        if count > 0 {
-            packed.select_nth_unstable(count - 1);
-        }
-        packed.truncate(count);
-    }
-    packed.sort_unstable();
-    #[expect(clippy::cast_possible_truncation, reason = "the halves are what was packed")]
-    packed.into_iter().map(|word| (ascending((word >> 32) as u32), word as u32)).collect()
-}
-
-/// Ranks `keys`: `words` becomes a list of words whose [places](place_of) are those of the `count` best keys, in [`keep_order`] by
-/// (key, `tie_break` of the place), all places when there are fewer. Whether the last of them equals one that is left out: then
-/// `tie_break` decided.
-#[must_use]
-pub(crate) fn top_places(
-    words: &mut Vec<u64>,
-    keys: impl Iterator<Item = f32>,
-    count: usize,
-    tie_break: impl Fn(usize) -> u32,
-) -> bool {
-    let score_of = |word: &u64| word >> 32;
-    let full_order = |word: &u64| (score_of(word), tie_break(place_of(*word)));
-    // Words order by score, then by place.
-    words.clear();
-    words.extend(keys.zip(0u32..).map(|(key, at)| u64::from(descending(key)) << 32 | u64::from(at)));
-    let is_cut = count > 0 && count < words.len();
-    // Few of many are found without sorting the others.
-    if is_cut && count < words.len() / 2 {
-        let (_, last, rest) = words.select_nth_unstable(count - 1);
-        let last = score_of(last);
-        let is_tied = rest.iter().any(|word| score_of(word) == last);
-        if is_tied {
-            words.select_nth_unstable_by_key(count - 1, full_order);
-        }
-        words.truncate(count);
-        words.sort_unstable();
-        order_equals(words, score_of, full_order);
-        return is_tied;
-    }
-    // What was kept in the order of its scores comes as such a run again: this sort merges runs.
-    words.sort();
-    order_equals(words, score_of, full_order);
-    let is_tied = is_cut && score_of(&words[count - 1]) == score_of(&words[count]);
-    words.truncate(count);
-    is_tied
-}
-
-/// The place that a word of [`top_places`] is about.
-#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-pub(crate) fn place_of(word: u64) -> usize {
-    word as u32 as usize
-}
-
-/// Orders the runs of equal scores in `sorted` by `full_order`.
-fn order_equals<K: Ord>(sorted: &mut [u64], score_of: impl Fn(&u64) -> u64, full_order: impl Fn(&u64) -> K) {
-    let mut at = 1;
-    while at < sorted.len() {
-        if score_of(&sorted[at]) == score_of(&sorted[at - 1]) {
-            let first = at - 1;
-            while at < sorted.len() && score_of(&sorted[at]) == score_of(&sorted[first]) {
-                at += 1;
-            }
-            sorted[first..at].sort_unstable_by_key(&full_order);
-        }
-        at += 1;
-    }
-}
-
-/// A key that falls as the score rises, in the order of `f32::total_cmp`.
-fn descending(score: f32) -> u32 {
-    let bits = score.to_bits();
-    if bits >> 31 == 0 { !bits & 0x7FFF_FFFF } else { bits }
-}
-
-/// The score that [`descending`] took.
-fn ascending(key: u32) -> f32 {
-    f32::from_bits(if key >> 31 == 0 { !key & 0x7FFF_FFFF } else { key })
 }
 
 #[cfg(test)]
@@ -356,47 +280,6 @@ mod tests {
             pooled.iter().map(|x| x.round()).collect::<Vec<_>>(),
             [5.0, 5.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0, 3.0]
         );
-    }
-
-    #[test]
-    fn equal_scores_are_kept_by_lower_index() {
-        let best = top(vec![(0.5, 3), (0.5, 1), (0.9, 7), (0.5, 0)], 3);
-        assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [7, 0, 1]);
-    }
-
-    // Against the plain sort, over scores of which many are equal and tie-breaks in another order than places.
-    #[test]
-    fn top_places_are_those_of_the_whole_order() {
-        for round in 0..200u32 {
-            let len = round % 23;
-            let keys: Vec<f32> = (0..len)
-                .map(|i| [0.0, -0.0, 1.5, -2.0, f32::NEG_INFINITY][(i * i + round) as usize % 5])
-                .collect();
-            let tie_break = |place: usize| (count(place) * 7 + round) % 31;
-            let mut order: Vec<(f32, u32, usize)> =
-                keys.iter().zip(0..).map(|(key, at)| (*key, tie_break(at), at)).collect();
-            order.sort_by(|a, b| keep_order((a.0, a.1), (b.0, b.1)));
-            for count in 0..=keys.len() + 1 {
-                let mut words = vec![7];
-                let is_tied = top_places(&mut words, keys.iter().copied(), count, tie_break);
-                let found: Vec<usize> = words.into_iter().map(place_of).collect();
-                let expected: Vec<usize> = order.iter().take(count).map(|(_, _, at)| *at).collect();
-                assert_eq!(found, expected, "{count} of {keys:?}");
-                let is_equal = |a: f32, b: f32| a.to_bits() == b.to_bits();
-                let expects_tie =
-                    count > 0 && count < keys.len() && is_equal(order[count - 1].0, order[count].0);
-                assert_eq!(is_tied, expects_tie, "{count} of {keys:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn packed_scores_keep_the_total_order() {
-        let scores = [f32::NEG_INFINITY, -2.0, -1e-40, -0.0, 0.0, 1e-40, 1.0, 3.5, f32::INFINITY];
-        for (a, b) in scores.iter().zip(&scores[1..]) {
-            assert!(descending(*a) > descending(*b), "{a} {b}");
-        }
-        assert!(scores.iter().all(|s| ascending(descending(*s)).to_bits() == s.to_bits()));
     }
 
     #[test]

@@ -122,6 +122,15 @@ impl Stream {
         draws
     }
 
+    /// The next `count` draws of [`Stream::normal`].
+    pub fn normals(&mut self, count: usize) -> Vec<f64> {
+        let (mut radii, mut turns): (Vec<f64>, Vec<f64>) =
+            (0..count).map(|_| (self.uniform(), self.uniform())).unzip();
+        num::logs::logarithms(&mut radii);
+        num::cosines_of_turns(&mut turns);
+        radii.iter().zip(turns).map(|(ln, cos)| (-2.0 * ln).sqrt() * cos).collect()
+    }
+
     /// A standard normal draw (Box–Muller, cosine branch; two words each).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * num::ln(self.uniform())).sqrt();
@@ -177,6 +186,15 @@ mod tests {
         // A change of these numbers changes every stochastic result: it needs a line in CHANGELOG.md.
         let mut stream = key(5).stream();
         assert_eq!([stream.bits(), stream.bits()], PINNED);
+    }
+
+    #[test]
+    fn normal_draws_at_once_are_those_one_by_one() {
+        let (mut together, mut alone) = (key(6).stream(), key(6).stream());
+        for draw in together.normals(1000) {
+            assert_eq!(draw.to_bits(), alone.normal().to_bits());
+        }
+        assert_eq!(together.bits(), alone.bits());
     }
 
     const PINNED: [u64; 2] = [15_775_305_829_221_694_828, 5_622_982_108_007_021_750];

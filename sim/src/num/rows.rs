@@ -1,7 +1,7 @@
 //! Kernels over rows of sixteen-lane chunks: attention logits, their exponentials, sums and products over chosen rows.
 //!
 //! A *row* belongs to a key position and holds one number a lane; lanes are queries, in chunks of [`LANES`]. Every
-//! function fixes the order of its additions and uses no fused operation, so all instruction sets give the same bits;
+//! function fixes the order of its additions and says where a product and a sum are one operation (`mul_add`), so all instruction sets give the same bits;
 //! `multiversion` only chooses how many lanes an instruction takes. Loops count places instead of zipping: a closure is compiled
 //! for the least instruction set, and a call of it stays a call.
 
@@ -9,6 +9,7 @@ use super::{LANES, add, fold};
 use crate::types::Pos;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
+use smallvec::SmallVec;
 
 /// Rows that are added in f32 before the sum goes to f64.
 const BLOCK: usize = 64;
@@ -101,7 +102,7 @@ fn lane_sums<const K: usize>(queries: &[[f32; LANES]], keys: &[&[f32]; K], lane:
         for key in 0..K {
             let k = keys[key][channel];
             for i in 0..LANES {
-                sums[key][i] += row[i] * k;
+                sums[key][i] = row[i].mul_add(k, sums[key][i]);
             }
         }
         channel += LANES;
@@ -149,7 +150,7 @@ fn dots_of<const K: usize>(
 ///
 /// `queries` is `[head_dim][query]`, `keys` is `[kv_pos, head_dim]`; key `i` goes to `out[i * stride..][..16]`. Keys are
 /// taken in twos: each row of queries is read once for both, which is what bounds this otherwise.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn dots(queries: &[[f32; LANES]], keys: &[f32], scale: f32, stride: usize, out: &mut [f32]) {
     let head_dim = queries.len();
     let mut pairs = keys.chunks_exact(2 * head_dim);
@@ -163,7 +164,7 @@ pub(crate) fn dots(queries: &[[f32; LANES]], keys: &[f32], scale: f32, stride: u
 }
 
 /// Widens `low` and `high`, `[lane]`, to what the rows hold. A lane with infinity or NaN gets an infinite `high`.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn extremes(rows: &[f32], low: &mut [f32], high: &mut [f32]) {
     let lanes = low.len();
     for (at, (low, high)) in
@@ -189,7 +190,7 @@ pub(crate) fn extremes(rows: &[f32], low: &mut [f32], high: &mut [f32]) {
 }
 
 /// Logits to weights in place; `tops` has the exponent of the largest logit, `[lane]`.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn exponentials(rows: &mut [f32], tops: &[u32]) {
     for row in rows.chunks_exact_mut(tops.len()) {
         for (values, tops) in row.as_chunks_mut::<LANES>().0.iter_mut().zip(tops.as_chunks::<LANES>().0) {
@@ -200,26 +201,43 @@ pub(crate) fn exponentials(rows: &mut [f32], tops: &[u32]) {
     }
 }
 
-/// Adds the rows `slots`, from their lane `first` on, to as many chunks of `out` as `C`; see [`sums`].
+/// Adds the rows `slots`, from their lane `first` on, to as many chunks of `out` as `C`; see [`sums`]. With `CUT`, `before` gets what the
+/// first `cut` of them alone come to.
 #[inline(always)]
-fn sum_chunks<const C: usize>(
+fn sum_chunks<const C: usize, const CUT: bool>(
     rows: &[f32],
-    lanes: usize,
-    first: usize,
-    slots: &[Pos],
+    (lanes, first): (usize, usize),
+    (slots, cut): (&[Pos], usize),
     out: &mut [[f64; LANES]],
+    before: &mut [[f64; LANES]],
 ) {
-    for block in slots.chunks(BLOCK) {
+    let mut at = 0;
+    while at < slots.len() {
+        let block = &slots[at..slots.len().min(at + BLOCK)];
         let mut partial = [[0.0f32; LANES]; C];
-        for slot in block {
-            let from = slot.idx() * lanes + first;
-            // A key after every query of the rows has none.
-            let Some(row) = rows.get(from..from + C * LANES) else {
-                continue;
-            };
-            let row = row.as_chunks::<LANES>().0;
-            for c in 0..C {
-                add(&mut partial[c], &row[c]);
+        let mut add_rows = [block, &[]];
+        if CUT && at < cut {
+            let (head, tail) = block.split_at(block.len().min(cut - at));
+            add_rows = [head, tail];
+        }
+        for part in 0..2 {
+            for slot in add_rows[part] {
+                let from = slot.idx() * lanes + first;
+                // A key after every query of the rows has none.
+                let Some(row) = rows.get(from..from + C * LANES) else {
+                    continue;
+                };
+                let row = row.as_chunks::<LANES>().0;
+                for c in 0..C {
+                    add(&mut partial[c], &row[c]);
+                }
+            }
+            if CUT && part == 0 && at < cut {
+                for c in 0..C {
+                    for i in 0..LANES {
+                        before[c][i] = out[c][i] + f64::from(partial[c][i]);
+                    }
+                }
             }
         }
         for c in 0..C {
@@ -227,34 +245,63 @@ fn sum_chunks<const C: usize>(
                 out[c][i] += f64::from(partial[c][i]);
             }
         }
+        at += BLOCK;
+    }
+}
+
+#[inline(always)]
+fn sums_of<const CUT: bool>(
+    rows: &[f32],
+    (lanes, first): (usize, usize),
+    slots: (&[Pos], usize),
+    out: &mut [f64],
+    before: &mut [f64],
+) {
+    out.fill(0.0);
+    before.fill(0.0);
+    let (mut out, mut before) = (out.as_chunks_mut::<LANES>().0, before.as_chunks_mut::<LANES>().0);
+    let mut at = first;
+    while !out.is_empty() {
+        // Chunks wait for their own additions only: three at once hide most of the waiting.
+        let width = match out.len() {
+            1 => {
+                sum_chunks::<1, CUT>(rows, (lanes, at), slots, out, before);
+                1
+            }
+            2 | 4 => {
+                sum_chunks::<2, CUT>(rows, (lanes, at), slots, out, before);
+                2
+            }
+            _ => {
+                sum_chunks::<3, CUT>(rows, (lanes, at), slots, out, before);
+                3
+            }
+        };
+        out = &mut out[width..];
+        if CUT {
+            before = &mut before[width..];
+        }
+        at += width * LANES;
     }
 }
 
 /// Sums over the rows `slots` of the lanes from `first` on (a multiple of 16), as many as `out` has room for: blocks of 64
 /// rows in f32, one row after the other, then f64. A row has `lanes` lanes.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn sums(rows: &[f32], lanes: usize, first: usize, slots: &[Pos], out: &mut [f64]) {
-    out.fill(0.0);
-    let (mut out, mut at) = (out.as_chunks_mut::<LANES>().0, first);
-    while !out.is_empty() {
-        // Chunks wait for their own additions only: three at once hide most of the waiting.
-        let width = match out.len() {
-            1 => {
-                sum_chunks::<1>(rows, lanes, at, slots, out);
-                1
-            }
-            2 | 4 => {
-                sum_chunks::<2>(rows, lanes, at, slots, out);
-                2
-            }
-            _ => {
-                sum_chunks::<3>(rows, lanes, at, slots, out);
-                3
-            }
-        };
-        out = &mut out[width..];
-        at += width * LANES;
-    }
+    sums_of::<false>(rows, (lanes, first), (slots, 0), out, &mut []);
+}
+
+/// As [`sums`], and into `before`, of equal length, what it gives for the first `cut` slots, in one walk.
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
+pub(crate) fn sums_and_before(
+    rows: &[f32],
+    (lanes, first): (usize, usize),
+    (slots, cut): (&[Pos], usize),
+    out: &mut [f64],
+    before: &mut [f64],
+) {
+    sums_of::<true>(rows, (lanes, first), (slots, cut), out, before);
 }
 
 /// The lanes of a tile's rows that count, each with what it is multiplied by.
@@ -267,7 +314,7 @@ pub(crate) struct Factors<'a> {
     /// The first lane that counts, a multiple of 16.
     pub(crate) first: usize,
     /// What the lanes from there on are multiplied by; a multiple of 16 of them.
-    pub(crate) factors: Vec<f32>,
+    pub(crate) factors: SmallVec<[f32; 4 * LANES]>,
 }
 
 /// The lanes of the product of one row with the factors, the tiles one after the other.
@@ -278,7 +325,7 @@ fn product(tiles: &[Factors<'_>], slot: Pos) -> [f32; LANES] {
         let row = &rows[slot.idx() * lanes + first..][..factors.len()];
         for (row, factors) in row.as_chunks::<LANES>().0.iter().zip(factors.as_chunks::<LANES>().0) {
             for i in 0..LANES {
-                partial[i] += row[i] * factors[i];
+                partial[i] = row[i].mul_add(factors[i], partial[i]);
             }
         }
     }
@@ -287,7 +334,7 @@ fn product(tiles: &[Factors<'_>], slot: Pos) -> [f32; LANES] {
 
 /// The product of each row of `slots` with the factors, the tiles one after the other, folded as [`super::dot`] folds. `out`
 /// is `[slot]`.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn products(tiles: &[Factors<'_>], slots: &[Pos], out: &mut [f32]) {
     let (fours, rest) = slots.as_chunks::<4>();
     let (out_fours, out_rest) = out.split_at_mut(4 * fours.len());
@@ -326,7 +373,7 @@ fn mix_block<const M: usize, const N: usize>(
         for m in 0..M {
             let weight = weights[m][i];
             for c in 0..N {
-                partial[m][c] += weight * value[c];
+                partial[m][c] = weight.mul_add(value[c], partial[m][c]);
             }
         }
     }
@@ -418,7 +465,7 @@ fn mix_all<const WIDE: bool>(
 
 /// Sums of `values` (`[kv_pos, head_dim]`) over `slots`, weighted by the lanes of the rows from `first` on, as many as `out`,
 /// `[lane, head_dim]`, has room for: blocks of 64 tokens in f32, one token after the other, then f64. A row has `lanes` lanes.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn mix(
     rows: &[f32],
     place: (usize, usize),
@@ -483,16 +530,25 @@ mod tests {
                 (0..lanes).all(|lane| found[lane].to_bits() == lane_sum(lane).to_bits()),
                 "{group} chunks"
             );
+            for cut in [0, 1, 63, 64, 65, 100, 101] {
+                let mut expected = vec![f64::NAN; lanes];
+                sums(&rows, lanes, 0, &slots[..cut], &mut expected);
+                let (mut all, mut before) = (vec![f64::NAN; lanes], vec![f64::NAN; lanes]);
+                sums_and_before(&rows, (lanes, 0), (&slots, cut), &mut all, &mut before);
+                let are_same =
+                    |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(are_same(&all, &found) && are_same(&before, &expected), "{group} chunks, cut {cut}");
+            }
             let mut found = vec![f64::NAN; group * head_dim];
             let first = LANES - 1;
             mix(&rows, (lanes, first.min(lanes - group)), &values, head_dim, &slots, &mut found);
             for (at, found) in found.iter().enumerate() {
                 let (lane, channel) = (first.min(lanes - group) + at / head_dim, at % head_dim);
                 let expected = slots.chunks(BLOCK).fold(0.0f64, |sum, block| {
-                    let of = |slot: &Pos| {
-                        rows[slot.idx() * lanes + lane] * values[slot.idx() * head_dim + channel]
+                    let of = |sum: f32, slot: &Pos| {
+                        rows[slot.idx() * lanes + lane].mul_add(values[slot.idx() * head_dim + channel], sum)
                     };
-                    sum + f64::from(block.iter().fold(0.0f32, |sum, slot| sum + of(slot)))
+                    sum + f64::from(block.iter().fold(0.0f32, of))
                 });
                 assert_eq!(found.to_bits(), expected.to_bits(), "{group} lanes, {head_dim} channels, {at}");
             }
@@ -503,7 +559,7 @@ mod tests {
     fn products_have_the_bits_of_a_fold() {
         let (lanes, first) = (48, 16);
         let rows: Vec<f32> = (0..40 * lanes).map(value).collect();
-        let factors: Vec<f32> = (0..32).map(|i| value(i + 5)).collect();
+        let factors = (0..32).map(|i| value(i + 5)).collect();
         let tile = Factors { rows: &rows, lanes, first, factors };
         for count in [0u32, 1, 3, 4, 7, 40] {
             let slots: Vec<Pos> = (0..count).map(|i| Pos::new(i * 7 % 40)).collect();
@@ -516,7 +572,7 @@ mod tests {
                     row.iter()
                         .zip(&tile.factors)
                         .enumerate()
-                        .for_each(|(i, (x, f))| partial[i % LANES] += x * f);
+                        .for_each(|(i, (x, f))| partial[i % LANES] = x.mul_add(*f, partial[i % LANES]));
                 }
                 assert_eq!(found.to_bits(), fold(partial).to_bits(), "{count} slots");
             }

@@ -8,6 +8,7 @@
 use super::HeadData;
 use crate::num::{LANES, rows};
 use crate::types::Pos;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 /// Consecutive queries that are computed together.
@@ -94,13 +95,14 @@ impl Weights {
     pub fn mean(&self, scored: usize, out: &mut Vec<f32>) {
         let slots: Vec<Pos> = (0..).map(Pos::new).take(self.slots).collect();
         let rows: Vec<&[f32]> = self.tiles.iter().map(Vec::as_slice).collect();
-        mean_attention(&rows, &self.queries, self.group, &slots, scored, out);
+        mean_attention(&rows, (&self.queries, self.group), &slots, scored, None, out);
     }
 }
 
 /// Attention of `queries` on the first `scored` of `slots`, with the softmax over all of `slots`, mean over queries and
 /// query heads, into `out`, `[slot]`. `rows` has the weights of each tile of `queries`, `[row, lane]`; `slots` names rows.
-/// Lanes outside `queries` are not counted.
+/// Lanes outside `queries` are not counted. `known` has the sums of the weights of each query on all of `slots`, `[query, member]`, where
+/// they are known.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -108,10 +110,10 @@ impl Weights {
 )]
 pub(crate) fn mean_attention<'a>(
     rows: &[&'a [f32]],
-    queries: &Range<u32>,
-    group: usize,
+    (queries, group): (&Range<u32>, usize),
     slots: &[Pos],
     scored: usize,
+    known: Option<&[f64]>,
     out: &mut Vec<f32>,
 ) {
     let lanes = group * TILE as usize;
@@ -120,8 +122,16 @@ pub(crate) fn mean_attention<'a>(
         let lane = |query: u32| query.saturating_sub(tile * TILE).min(TILE) as usize * group;
         let counted = lane(queries.start)..lane(queries.end);
         let first = counted.start / LANES * LANES;
-        let mut totals = vec![0.0; counted.end.next_multiple_of(LANES) - first];
-        rows::sums(rows, lanes, first, slots, &mut totals);
+        let mut totals: SmallVec<[f64; 4 * LANES]> =
+            smallvec![0.0; counted.end.next_multiple_of(LANES) - first];
+        match known {
+            Some(known) => {
+                let from = (tile * TILE).saturating_sub(queries.start) as usize * group;
+                totals[counted.start - first..counted.end - first]
+                    .copy_from_slice(&known[from..][..counted.len()]);
+            }
+            None => rows::sums(rows, lanes, first, slots, &mut totals),
+        }
         let factor = |(lane, total): (usize, &f64)| {
             let counts = counted.contains(&(first + lane)) && !(*total <= 0.0);
             if counts { (1.0 / total) as f32 } else { 0.0 }
@@ -129,7 +139,7 @@ pub(crate) fn mean_attention<'a>(
         let factors = totals.iter().enumerate().map(factor).collect();
         rows::Factors { rows, lanes, first, factors }
     };
-    let tiles: Vec<rows::Factors<'_>> = tiles(queries).zip(rows).map(factors_of).collect();
+    let tiles: SmallVec<[rows::Factors<'_>; 2]> = tiles(queries).zip(rows).map(factors_of).collect();
     out.clear();
     out.resize(scored, 0.0);
     rows::products(&tiles, &slots[..scored], out);

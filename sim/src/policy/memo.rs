@@ -1,5 +1,6 @@
 //! Work that the cells of a sweep share: draws and sums that depend on coordinates, not on a cell's budget.
 
+use super::compose::Reason;
 use super::lists::{Listed, Lists};
 use crate::types::Pos;
 use std::any::Any;
@@ -32,6 +33,7 @@ pub struct Memo {
     words: Lists<u64>,
     numbers: Lists<f32>,
     doubles: Lists<f64>,
+    reasons: Lists<Reason>,
 }
 
 macro_rules! listed {
@@ -44,7 +46,7 @@ macro_rules! listed {
     };
 }
 
-listed! { slots: usize, tokens: Pos, marks: bool, words: u64, numbers: f32, doubles: f64 }
+listed! { slots: usize, tokens: Pos, marks: bool, words: u64, numbers: f32, doubles: f64, reasons: Reason }
 
 impl Memo {
     /// Pieces that are remembered.

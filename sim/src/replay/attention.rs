@@ -1,28 +1,56 @@
 //! The full-cache attention of recorded queries, and what is left of it on a subset of the tokens.
 
 use super::RecordedHead;
+use super::known::Sums;
+use super::tile::Tile;
 use crate::num::{LANES, rows};
 use crate::policy::{HeadData, TILE};
 use crate::types::Pos;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 /// The attention weights on a list of tokens, summed, for queries that lie in one tile.
 pub(super) struct Masses {
     /// Sums, `[query, member]` from `from` on.
-    sums: Vec<f64>,
+    sums: Lanes,
     from: usize,
     queries: Range<u32>,
 }
 
+type Lanes = SmallVec<[f64; 4 * LANES]>;
+
 impl Masses {
     /// The weights of `queries` on `slots`, which may hold tokens after a query: it does not see them.
     pub(super) fn of(head: &RecordedHead<'_>, queries: Range<u32>, slots: &[Pos]) -> Self {
+        let (tile, mut masses, first) = Self::empty(head, queries);
+        rows::sums(tile.rows(), tile.lanes(), first, slots, &mut masses.sums);
+        masses
+    }
+
+    /// As [`Masses::of`], which are remembered in `sums`.
+    pub(super) fn remembered(
+        head: &RecordedHead<'_>,
+        queries: Range<u32>,
+        slots: &[Pos],
+        sums: &mut Sums,
+    ) -> Self {
+        let (tile, mut masses, first) = Self::empty(head, queries.clone());
+        let mut before = masses.sums.clone();
+        let place = (tile.lanes(), first);
+        rows::sums_and_before(tile.rows(), place, (slots, sums.cut), &mut masses.sums, &mut before);
+        let counted = masses.from..masses.from + queries.len() * head.group();
+        sums.all.extend_from_slice(&masses.sums[counted.clone()]);
+        sums.before.extend_from_slice(&before[counted]);
+        masses
+    }
+
+    /// Zeros, with the tile of the queries and the lane that its sums begin at.
+    fn empty<'a>(head: &'a RecordedHead<'_>, queries: Range<u32>) -> (&'a Tile, Self, usize) {
         let (tile, group) = (head.tile(queries.start), head.group());
         let first = (queries.start % TILE) as usize * group;
         let aligned = first / LANES * LANES;
-        let mut sums = vec![0.0; (first - aligned + queries.len() * group).next_multiple_of(LANES)];
-        rows::sums(tile.rows(), tile.lanes(), aligned, slots, &mut sums);
-        Self { sums, from: first - aligned, queries }
+        let sums = smallvec![0.0; (first - aligned + queries.len() * group).next_multiple_of(LANES)];
+        (tile, Self { sums, from: first - aligned, queries }, aligned)
     }
 
     /// Sums of one query, `[member]`.

@@ -4,11 +4,13 @@ use crate::num;
 use crate::policy::{HeadData, Magnitude, Memo, TILE, Weights, mean_attention, tiles, weights_from_logits};
 use crate::rope::Rope;
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos, QHead};
+use smallvec::SmallVec;
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::ReplayError;
+use super::known::Known;
 use super::tile::Tile;
 use crate::trace::LayerTensors;
 use ndarray::{Array3, Axis};
@@ -59,6 +61,8 @@ pub struct RecordedHead<'a> {
     memo: Rc<Memo>,
     len: u32,
     model: HeadModel<'a>,
+    /// The class that is being evicted, if one is.
+    pub(super) known: Known,
 }
 
 impl<'a> RecordedHead<'a> {
@@ -97,6 +101,7 @@ impl<'a> RecordedHead<'a> {
             memo: Rc::new(Memo::default()),
             len,
             model: HeadModel::default(),
+            known: Known::default(),
         })
     }
 
@@ -147,9 +152,9 @@ impl<'a> RecordedHead<'a> {
     }
 
     /// The tiles of `queries`, if a subset's weights are theirs up to a power of two.
-    fn tame_tiles(&self, queries: &Range<u32>) -> Option<Vec<&Tile>> {
+    fn tame_tiles(&self, queries: &Range<u32>) -> Option<SmallVec<[&Tile; 4]>> {
         let is_recorded = queries.end as usize <= self.tiles.len() * TILE as usize;
-        let tiles: Vec<&Tile> =
+        let tiles: SmallVec<[&Tile; 4]> =
             tiles(queries).filter(|_| is_recorded).map(|tile| self.tile(tile * TILE)).collect();
         (is_recorded && tiles.iter().all(|tile| tile.is_tame())).then_some(tiles)
     }
@@ -223,14 +228,15 @@ impl HeadData for RecordedHead<'_> {
         out: &mut Vec<f32>,
     ) {
         let recorded = if is_one(temperature) { self.tame_tiles(&queries) } else { None };
-        let latest = keys.iter().max().map_or(0, |pos| pos.get());
-        // A key after every query of a tile has no row there.
+        let latest = keys[..scored].iter().max().map_or(0, |pos| pos.get());
+        // A key after every query of a tile has no row there, and no weight.
         if let Some(recorded) = recorded
             && !queries.is_empty()
             && latest / TILE <= queries.start / TILE
         {
-            let rows: Vec<&[f32]> = recorded.iter().map(|tile| tile.rows()).collect();
-            mean_attention(&rows, &queries, self.group(), keys, scored, out);
+            let rows: SmallVec<[&[f32]; 4]> = recorded.iter().map(|tile| tile.rows()).collect();
+            let known = self.known.totals(&queries, keys, self.group());
+            mean_attention(&rows, (&queries, self.group()), keys, scored, known, out);
             return;
         }
         let mut weights = Weights::default();

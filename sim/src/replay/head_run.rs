@@ -2,12 +2,13 @@
 
 use super::RecordedHead;
 use super::attention::{self, Masses};
+use super::known::Sums;
 use super::layer::{EvictionCell, Settings};
 use super::projection;
 use super::recording::wide_count;
 use crate::ledger::KeptSet;
 use crate::num;
-use crate::policy::compose::Eviction;
+use crate::policy::compose::{Eviction, Stack};
 use crate::policy::{At, PolicyError, TILE, lists};
 use crate::types::Pos;
 use std::rc::Rc;
@@ -23,6 +24,8 @@ struct Class {
     measured: u32,
     /// The cells, ascending.
     members: Vec<usize>,
+    /// What its queries gave its tokens; absent where no scorer will ask.
+    sums: Option<Sums>,
 }
 
 impl Class {
@@ -92,7 +95,8 @@ impl<'a> HeadRun<'a> {
     /// `at` names the head and has the length of the prompt as `seen`; the sequence has `len` positions.
     pub(super) fn new(head: RecordedHead<'a>, at: At, len: u32, cells: usize, settings: Settings) -> Self {
         let steps = (len - at.seen) as usize;
-        let root = Class { slots: Vec::new(), stored: 0, measured: at.seen, members: (0..cells).collect() };
+        let members = (0..cells).collect();
+        let root = Class { slots: Vec::new(), stored: 0, measured: at.seen, members, sums: None };
         Self {
             head,
             at,
@@ -140,7 +144,10 @@ impl<'a> HeadRun<'a> {
             let queries = class.measured..end.min((class.measured / TILE + 1) * TILE);
             class.measured = queries.end;
             let step = (queries.start - self.first_query) as usize;
-            let masses = Masses::of(&self.head, queries.clone(), &class.slots);
+            let masses = match &mut class.sums {
+                Some(sums) => Masses::remembered(&self.head, queries.clone(), &class.slots, sums),
+                None => Masses::of(&self.head, queries.clone(), &class.slots),
+            };
             for (at, share) in masses.recall(&self.head).enumerate() {
                 for cell in &class.members {
                     self.recall[cell * self.steps + step + at] = share;
@@ -194,19 +201,24 @@ impl<'a> HeadRun<'a> {
             }
             let at = At { seen, eviction: due.eviction, ..self.at };
             let EvictionCell { stack, seed } = cells[due.cell];
-            let resident = &self.classes[parent].slots;
+            self.lend(parent);
+            let resident = &self.head.known.slots;
             let result = stack.evict_sharing(&self.head, at, resident, due.capacity, seed, &mut scores);
+            self.lend(parent);
             shared_key = Some(key);
-            let result = result.map(|Eviction { kept, tied, .. }| {
+            let result = result.map(|Eviction { kept, tied, reasons }| {
+                lists::give_back(&self.head, reasons);
                 let set = KeptSet::of(&kept);
                 let class = match made.iter().find(|(from, of, _)| *from == parent && *of == set) {
                     Some((_, _, class)) => *class,
                     None => {
+                        let sums = expected_sums(stack, kept.len(), seen);
                         let class = self.add(Class {
                             slots: kept,
                             stored: seen,
                             measured: seen,
                             members: Vec::new(),
+                            sums,
                         });
                         made.push((parent, set, class));
                         class
@@ -226,6 +238,13 @@ impl<'a> HeadRun<'a> {
         }
         decisions.sort_by_key(|decision| decision.cell);
         decisions
+    }
+
+    /// Lends tokens and sums of a class to the head that policies look at, or takes them back.
+    fn lend(&mut self, class: usize) {
+        let (class, known) = (&mut self.classes[class], &mut self.head.known);
+        std::mem::swap(&mut class.slots, &mut known.slots);
+        std::mem::swap(&mut class.sums, &mut known.sums);
     }
 
     /// Stops working on `cell`.
@@ -278,4 +297,12 @@ impl<'a> HeadRun<'a> {
     pub(super) fn wide_kept(&self, cell: usize) -> u64 {
         self.wide[self.class_of[cell]]
     }
+}
+
+/// The place of the sums that the next eviction of `stack`, which has just kept `kept` tokens, will look at; nothing where its scorer
+/// looks at no queries or no period says when that will be: then they could be as many as the answer is long.
+fn expected_sums(stack: &Stack, kept: usize, seen: u32) -> Option<Sums> {
+    let period = stack.period().filter(|_| stack.window() > 0)?;
+    let still_recent = stack.knobs().recent.saturating_sub(period) as usize;
+    Some(Sums { first: seen, cut: kept.saturating_sub(still_recent), ..Sums::default() })
 }

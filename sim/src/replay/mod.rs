@@ -13,6 +13,7 @@ mod exit;
 mod head;
 mod head_run;
 mod held;
+mod known;
 mod layer;
 mod next_token;
 mod pos_set;

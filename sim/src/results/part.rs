@@ -157,7 +157,9 @@ pub(crate) fn gather(
             .filter_map(|id| place.get(id))
             .flat_map(|&(part, unit)| starts[part][unit].clone())
             .collect();
-        gathered.insert(name, all.take(&rows));
+        // As a rule they stand in their order already.
+        let is_ordered = rows.len() == all.rows() && rows.iter().copied().eq(0..rows.len());
+        gathered.insert(name, if is_ordered { all } else { all.take(&rows) });
     }
     Ok(gathered)
 }

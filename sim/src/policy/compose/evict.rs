@@ -219,7 +219,7 @@ impl Stack {
         let recent = (self.knobs.recent as usize).min(head.resident.len());
         let mut view = self.view(head, recent, peers);
         let draws = Draws::new(seed, head.at);
-        let mut sinks = Vec::with_capacity((self.knobs.sinks as usize).min(view.scored().len()));
+        let mut sinks: Vec<usize> = lists::take(head.data);
         let mut choice: Vec<usize> = lists::take(head.data);
         let mut is_free: Vec<bool> = lists::take(head.data);
         is_free.extend(view.scored().iter().map(|pos| pos.get() >= self.knobs.sinks));
@@ -301,9 +301,10 @@ impl Stack {
         let chosen =
             [(&sinks, Reason::Sink), (&reserved, Reason::Reserved), (&selection.slots, Reason::Selected)];
         // Room for what is stored until the next eviction, too: the list grows on.
-        let (mut kept, mut reasons): (Vec<Pos>, _) =
-            (lists::take(head.data), Vec::with_capacity(resident.len()));
+        let (mut kept, mut reasons): (Vec<Pos>, Vec<Reason>) =
+            (lists::take(head.data), lists::take(head.data));
         kept.reserve(resident.len());
+        reasons.reserve(resident.len());
         for (slots, reason) in chosen {
             kept.extend(slots.iter().map(|&slot| scored[slot]));
             reasons.resize(kept.len(), reason);
@@ -315,7 +316,7 @@ impl Stack {
         }
         kept.extend_from_slice(&resident[resident.len() - recent..]);
         reasons.resize(kept.len(), Reason::Recent);
-        for list in [choice, reserved, selection.slots] {
+        for list in [sinks, choice, reserved, selection.slots] {
             lists::give_back(head.data, list);
         }
         lists::give_back(head.data, is_free);

@@ -71,21 +71,14 @@ struct KvSketch {
 }
 
 impl KvSketch {
-    /// The sketch in chunks of sixteen columns, `[rank / 16][head_dim][16]`, entries N(0, 1) / sqrt(rank); columns beyond
-    /// the rank are zeros.
+    /// The sketch, `[rank, head_dim]`, entries N(0, 1) / sqrt(rank).
     #[expect(clippy::cast_possible_truncation, reason = "the sketch is f32 by definition")]
-    fn sketch(&self, head_dim: usize, draws: &Draws) -> Vec<Vec<[f32; LANES]>> {
-        let rank = self.params.rank as usize;
+    fn sketch(&self, head_dim: usize, draws: &Draws) -> Vec<f32> {
         let mut stream =
             if self.params.resample { draws.of_layer(SPEC.id) } else { draws.of_layer_fixed(SPEC.id) };
         let spread = 1.0 / f64::from(self.params.rank).sqrt();
-        let mut chunks = vec![vec![[0.0; LANES]; head_dim]; rank.div_ceil(LANES)];
-        for column in 0..rank {
-            for row in &mut chunks[column / LANES] {
-                row[column % LANES] = (stream.normal() * spread) as f32;
-            }
-        }
-        chunks
+        let entries = stream.normals(self.params.rank as usize * head_dim);
+        entries.into_iter().map(|entry| (entry * spread) as f32).collect()
     }
 
     fn key(&self, key: MemoKey) -> MemoKey {
@@ -93,16 +86,28 @@ impl KvSketch {
     }
 }
 
-/// |xG|², or |x|² without a sketch.
-fn squared_norm(vector: &[f32], sketch: &[Vec<[f32; LANES]>]) -> f32 {
+/// |xG|² of the vectors at `positions`, or |x|² without a sketch, in their order; sixteen vectors are worked on at a time.
+fn squared_norms<'a>(positions: &[Pos], vector: impl Fn(Pos) -> &'a [f32], sketch: &[f32]) -> Vec<f32> {
+    let mut norms = Vec::with_capacity(positions.len());
     if sketch.is_empty() {
-        return num::dot(vector, vector);
+        norms.extend(positions.iter().map(|&pos| num::dot(vector(pos), vector(pos))));
+        return norms;
     }
-    let mut columns = [0.0; LANES];
-    sketch.iter().fold(0.0, |total, chunk| {
-        num::rows::dots(chunk, vector, 1.0, LANES, &mut columns);
-        columns.iter().fold(total, |total, x| total + x * x)
-    })
+    let head_dim = positions.first().map_or(1, |&pos| vector(pos).len());
+    let mut vectors = vec![[0.0; LANES]; head_dim];
+    let mut columns = vec![0.0; sketch.len() / head_dim * LANES];
+    for group in positions.chunks(LANES) {
+        for (lane, &pos) in group.iter().enumerate() {
+            vectors.iter_mut().zip(vector(pos)).for_each(|(row, x)| row[lane] = *x);
+        }
+        num::rows::dots(&vectors, sketch, 1.0, LANES, &mut columns);
+        let mut sums = [0.0f32; LANES];
+        for column in columns.as_chunks::<LANES>().0 {
+            sums.iter_mut().zip(column).for_each(|(sum, x)| *sum += x * x);
+        }
+        norms.extend(&sums[..group.len()]);
+    }
+    norms
 }
 
 /// Divides each norm by the sum over its window of `local` slots.
@@ -129,24 +134,14 @@ fn to_shares(scores: &mut [f32]) {
 /// The scores under a given sketch, `[rank][head_dim]` with its factor 1/√rank (empty for none), into `out`: to compare
 /// with other implementations.
 pub fn scores_under(view: &HeadView<'_>, params: Params, sketch: &[Vec<f32>], out: &mut Vec<f32>) {
-    let head_dim = sketch.first().map_or(0, Vec::len);
-    let mut chunks = vec![vec![[0.0; LANES]; head_dim]; sketch.len().div_ceil(LANES)];
-    for (column, entries) in sketch.iter().enumerate() {
-        for (row, entry) in chunks[column / LANES].iter_mut().zip(entries) {
-            row[column % LANES] = *entry;
-        }
-    }
-    combined(view, params, &chunks, out);
+    combined(view, params, &sketch.concat(), out);
 }
 
-fn combined(view: &HeadView<'_>, params: Params, sketch: &[Vec<[f32; LANES]>], out: &mut Vec<f32>) {
-    let norms = |of: &dyn Fn(Pos) -> f32| {
-        let mut norms: Vec<f32> = view.scored().iter().map(|&pos| of(pos)).collect();
-        normalise(&mut norms, params.local);
-        norms
-    };
-    let keys = norms(&|pos| squared_norm(view.data.key(pos), sketch));
-    let values = norms(&|pos| squared_norm(view.data.value(pos), sketch));
+fn combined(view: &HeadView<'_>, params: Params, sketch: &[f32], out: &mut Vec<f32>) {
+    let mut keys = squared_norms(view.scored(), |pos| view.data.key(pos), sketch);
+    let mut values = squared_norms(view.scored(), |pos| view.data.value(pos), sketch);
+    normalise(&mut keys, params.local);
+    normalise(&mut values, params.local);
     out.clear();
     out.extend(keys.iter().zip(&values).map(|(k, v)| match params.combine {
         Combine::Product => k * v,
@@ -178,15 +173,15 @@ impl Score for KvSketch {
         if table.len() < view.at.seen as usize {
             table.resize(view.at.seen as usize, f32::NAN);
         }
+        let unknown: Vec<Pos> =
+            view.scored().iter().copied().filter(|pos| table[pos.idx()].is_nan()).collect();
+        let keys = squared_norms(&unknown, |pos| view.data.key(pos), &sketch);
+        let values = squared_norms(&unknown, |pos| view.data.value(pos), &sketch);
+        for (pos, (key, value)) in unknown.iter().zip(keys.iter().zip(&values)) {
+            table[pos.idx()] = key * value;
+        }
         out.clear();
-        out.extend(view.scored().iter().map(|&pos| {
-            let product = &mut table[pos.idx()];
-            if product.is_nan() {
-                *product =
-                    squared_norm(view.data.key(pos), &sketch) * squared_norm(view.data.value(pos), &sketch);
-            }
-            *product
-        }));
+        out.extend(view.scored().iter().map(|pos| table[pos.idx()]));
         to_shares(out);
         Ok(())
     }
