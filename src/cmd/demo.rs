@@ -134,7 +134,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         }
         return Err(CliError::Exists {
             path: out,
-            remedy: "it was recorded with other settings: choose another --out, or remove it",
+            remedy: "it was recorded with other settings: choose another --out, or remove it".to_owned(),
         });
     }
     let record_args = record::Args {

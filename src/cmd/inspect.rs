@@ -5,7 +5,7 @@ use crate::exit::{CliError, Done};
 use crate::output::{self, Format};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::{Column, Table};
-use kvlab_sim::trace::{FieldStatistics, Summary, Trace, TraceSource, statistics, summary};
+use kvlab_sim::trace::{FieldStatistics, Summary, Trace, TraceSource, leftovers, statistics, summary};
 use std::path::{Path, PathBuf};
 
 /// Show what a trace holds: model, runtime, sequences, size by field, which studies it can serve and what is missing for the others.
@@ -61,7 +61,8 @@ fn inspected(args: &Args) -> Result<Done, CliError> {
     if let Some(file) = &args.chrome {
         return chrome(args, file);
     }
-    let trace = Trace::open(trace_folder(args)?)?;
+    let folder = trace_folder(args)?;
+    let trace = Trace::open(folder)?;
     if let Some(field) = &args.field {
         output::table(
             &numbers(&statistics(&trace, field)?)?,
@@ -78,11 +79,11 @@ fn inspected(args: &Args) -> Result<Done, CliError> {
         }))?;
         return Ok(Done::All);
     }
-    output::print(&text(&trace, &summary))?;
+    output::print(&text(&trace, &summary, &leftovers(folder)))?;
     Ok(Done::All)
 }
 
-fn text(trace: &Trace, summary: &Summary) -> String {
+fn text(trace: &Trace, summary: &Summary, leftovers: &[(PathBuf, &str)]) -> String {
     let (manifest, shape) = (trace.manifest(), trace.shape());
     let mut text = format!(
         "model     {} ({}), {} layers, {} query / {} KV heads of {} channels, hidden {}, vocabulary {}\n",
@@ -132,6 +133,9 @@ fn text(trace: &Trace, summary: &Summary) -> String {
             field.dtype,
             field.axes.join(", ")
         );
+    }
+    for (path, what) in leftovers {
+        text += &format!("beside    {}: {what}\n", path.display());
     }
     text += "studies\n";
     for study in &summary.studies {

@@ -11,7 +11,9 @@ use kvlab_executor::problems::problem_file_sha256;
 use kvlab_executor::{
     ExecutorError, Forecast, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
 };
-use kvlab_sim::trace::{Dtype, Leftover, LensForms, StoredFields, ToolInfo, Trace, WorkloadInfo};
+use kvlab_sim::trace::{
+    Dtype, Leftover, LensForms, StoredFields, ToolInfo, Trace, TraceWriter, WorkloadInfo, leftovers,
+};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +70,7 @@ pub(crate) struct Args {
     pub(crate) seed: u64,
     #[command(flatten)]
     pub(crate) branching: BranchArgs,
-    /// Throw away an interrupted recording or a finished trace at --out, and begin anew
+    /// Throw away an interrupted recording at --out and begin anew; a finished trace there stays until the new one is whole, and is replaced then
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -119,28 +121,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         Some(branches) => Work::Trees(record_branches::trees(args, branches)?),
     };
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    let leftover = if args.force { Leftover::Discard } else { Leftover::Resume };
-    // The old trace steps aside, and comes back if there is no new one.
-    let aside = aside(&args.out);
-    let moved = |from: &Path, to: &Path| {
-        std::fs::rename(from, to).map_err(|source| CliError::Io { path: from.to_owned(), source })
-    };
-    let replaces = args.out.exists();
-    if replaces {
-        moved(&args.out, &aside)?;
+    match &work {
+        Work::Sequences(set) => into_trace(&mut model, set, args, leftover(args), &bars)?,
+        Work::Trees(set) => record_branches::into_trace(&mut model, set, args, leftover(args), &bars)?,
     }
-    let outcome = match &work {
-        Work::Sequences(set) => into_trace(&mut model, set, args, leftover, &bars),
-        Work::Trees(set) => record_branches::into_trace(&mut model, set, args, leftover, &bars),
-    };
-    if replaces {
-        if outcome.is_ok() {
-            std::fs::remove_dir_all(&aside).map_err(|source| CliError::Io { path: aside, source })?;
-        } else {
-            moved(&aside, &args.out)?;
-        }
-    }
-    outcome?;
     news(&format!("trace written to {}", args.out.display()));
     Ok(Done::All)
 }
@@ -151,32 +135,41 @@ enum Work {
     Trees(TreeSet),
 }
 
+/// What is done about what earlier recordings left.
+fn leftover(args: &Args) -> Leftover {
+    if args.force { Leftover::Replace } else { Leftover::Resume }
+}
+
 /// Refuses a target that would be lost or could not be read afterwards: only a trace may be replaced, and only on demand.
 fn check_target(args: &Args) -> Result<(), CliError> {
     let out = &args.out;
-    let refuse = |remedy| Err(CliError::Exists { path: out.clone(), remedy });
-    if out.extension().is_some_and(|extension| extension == "partial") {
-        let reason = "names ending in `.partial` are kept for unfinished recordings".to_owned();
-        return Err(CliError::Invalid { path: out.clone(), reason });
+    let refuse = |remedy: &str| Err(CliError::Exists { path: out.clone(), remedy: remedy.to_owned() });
+    if out.extension().is_some_and(|extension| extension == "partial" || extension == "replaced") {
+        let reason =
+            "names ending in `.partial` and `.replaced` are kept for what interrupted recordings leave";
+        return Err(CliError::Invalid { path: out.clone(), reason: reason.to_owned() });
     }
-    let Ok(meta) = out.symlink_metadata() else { return Ok(()) };
+    let Ok(meta) = out.symlink_metadata() else {
+        return Ok(TraceWriter::check_place(out, leftover(args))?);
+    };
     if !args.force {
-        return refuse("choose another --out, or give --force");
+        return refuse(&not_replaced(out));
     }
     if !meta.is_dir() || Trace::open(out).is_err() || out.file_name().is_none() {
         return refuse("it is no trace, so --force does not replace it: choose another --out");
     }
-    if aside(out).exists() {
-        return refuse("a replaced trace is still beside it (`.replaced`): remove that one first");
-    }
     Ok(())
 }
 
-/// Where a trace waits while another takes its place.
-fn aside(out: &Path) -> PathBuf {
-    let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(".replaced");
-    out.with_file_name(name)
+/// How a recording goes on whose place is taken; what lies beside it is of recordings that were to replace it.
+fn not_replaced(out: &Path) -> String {
+    let mut remedy = "choose another --out, or give --force".to_owned();
+    for (path, what) in leftovers(out) {
+        let goes_on = path.extension().is_some_and(|extension| extension == "partial");
+        let or = if goes_on { " and which goes on without it once the trace is moved away" } else { "" };
+        remedy += &format!("; beside it is {}, {what}, which --force removes{or}", path.display());
+    }
+    remedy
 }
 
 /// Records `set` into the trace that `args` names.
