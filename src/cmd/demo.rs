@@ -3,7 +3,7 @@
 use super::items::ItemArgs;
 use super::record_branches::BranchArgs;
 use super::runtime::{CHAIN, RuntimeArgs};
-use super::{plot, record, report, study};
+use super::{folder, plot, record, report, study};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
@@ -47,6 +47,8 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let tables = args.out.join("results");
+    folder::check(&tables)?;
     let bars = Bars::default();
     let set = items(args)?;
     let trace = trace(args, &set, &bars)?;
@@ -58,8 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         results.cells.append(&executed.cells)?;
         results.series.append(&executed.series)?;
     }
-    let folder = args.out.join("results");
-    study::write(&results, &folder, study::TableArgs::CSV)?;
+    study::write(&results, &tables, study::TableArgs::CSV)?;
     let page = args.out.join("report.html");
     bars.piece("figures and report", |_| -> Result<(), CliError> {
         plot::tell(&kvlab_plots::render_all(
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     news(&format!(
         "trace    {}\ntables   {}\nfigures  {}",
         args.out.join(trace_name(args)).display(),
-        folder.display(),
+        tables.display(),
         args.out.join("figures").display()
     ));
     output::print(&format!("open {}\n", page.display()))?;

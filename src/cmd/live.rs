@@ -1,5 +1,6 @@
 //! Arguments of verbs that run a scenario's policies in the loop of a model.
 
+use super::folder;
 use super::items::ItemArgs;
 use super::record::tool;
 use super::runtime::{self, CHAIN, RuntimeArgs};
@@ -103,24 +104,9 @@ impl LiveArgs {
         self.study.unwrap_or(first)
     }
 
-    /// Refuses a place for results that cannot be one, before anything is run: a trace, a sweep that goes on from its parts, or a file.
-    fn check_out(&self) -> Result<(), CliError> {
-        study::check_folder(&self.out)?;
-        let refused = |reason: &str| CliError::Invalid { path: self.out.clone(), reason: reason.to_owned() };
-        if self.out.join("plan.json").exists() {
-            return Err(refused(
-                "this folder holds a sweep and its parts; results of a run need one of their own",
-            ));
-        }
-        if self.out.exists() && !self.out.is_dir() {
-            return Err(refused("results need a folder, and this is a file"));
-        }
-        Ok(())
-    }
-
     /// What `scenario` and these arguments say to run.
     pub(crate) fn work<'a>(&self, scenario: &'a Scenario, mode: Mode) -> Result<Work<'a>, CliError> {
-        self.check_out()?;
+        folder::check(&self.out)?;
         if scenario.draw.is_some() {
             let reason = "`source.fraction` and `source.stratify` draw from a trace; here the flags say which problems are run";
             return Err(CliError::Invalid { path: self.scenario.clone(), reason: reason.to_owned() });

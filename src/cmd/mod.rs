@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod exec;
 pub(crate) mod fidelity;
 mod findings;
+mod folder;
 pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;

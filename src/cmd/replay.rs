@@ -1,8 +1,8 @@
 //! `kvlab replay`: policies and thresholds from flags over a trace.
 
-use super::findings;
 use super::sample::SampleArgs;
 use super::study::{self, TableArgs};
+use super::{findings, folder};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -122,6 +122,9 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(out) = &args.out {
+        folder::check(out)?;
+    }
     let trace = Trace::open(&args.trace)?;
     let flags = "the flags of `kvlab replay`";
     if args.hole_policy != "verify-only" && asks_for_trees(args, &trace) {

@@ -1,7 +1,7 @@
 //! `kvlab sweep`: a scenario over a trace, in parts that are kept.
 
 use super::sample::SampleArgs;
-use super::{check, findings, shard, study, sweep_plan};
+use super::{check, findings, folder, shard, study, sweep_plan};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -144,7 +144,7 @@ fn over(
             &study::with_predictions(assemble(&study.plan(&command, 1), &parts)?, args.predict.as_deref())?,
         );
     };
-    study::check_folder(out)?;
+    folder::check(out)?;
     let shard = shard::chosen(args.shard)?;
     if args.check && shard.count > 1 {
         let reason = "--check: a shard makes no tables; `kvlab merge --check` compares them".to_owned();
