@@ -58,6 +58,10 @@ pub(crate) enum CliError {
     Invalid { path: PathBuf, reason: String },
     #[error("{}: {source}", path.display())]
     In { path: PathBuf, source: Box<CliError> },
+    #[error("{}: {reason}", path.display())]
+    NoModel { path: PathBuf, reason: String },
+    #[error("{flag}: {reason}")]
+    Usage { flag: &'static str, reason: String },
     #[error("{} exists already", path.display())]
     Exists { path: PathBuf, remedy: String },
 }
@@ -74,9 +78,22 @@ impl CliError {
         }
     }
 
+    /// Says which model is meant, unless the error does: shapes and features are named by themselves.
+    pub(crate) fn in_model(path: &Path, error: impl Into<Self>) -> Self {
+        let error = error.into();
+        match error {
+            Self::Executor(ExecutorError::Model(_) | ExecutorError::Text(_))
+                if !error.to_string().contains(&*path.to_string_lossy()) =>
+            {
+                Self::In { path: path.to_owned(), source: Box::new(error) }
+            }
+            other => other,
+        }
+    }
+
     fn code(&self) -> u8 {
         match self {
-            Self::Exists { .. } | Self::Invalid { .. } => 2,
+            Self::Exists { .. } | Self::Invalid { .. } | Self::Usage { .. } => 2,
             Self::In { source, .. } => source.code(),
             Self::Run(RunError::Engine(_) | RunError::Table(_) | RunError::Threads { .. })
             | Self::Output(_) => 1,
@@ -108,8 +125,21 @@ fn of_trace(error: &TraceError) -> Option<String> {
             target.display()
         )),
         TraceError::ResumeMismatch { part, begun, .. } => Some(resumed(part, begun)),
+        TraceError::MissingField { field, .. } => Some(format!("record it with {}", recorded_with(field)?)),
         _ => None,
     }
+}
+
+/// The flag of `kvlab record` that keeps a field, where it takes one.
+fn recorded_with(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "facts/times.jsonl" => "`kvlab record --times`, or give the cost model `measurements` or a `file`",
+        "hidden" => "`kvlab record --hidden`",
+        "weights.w_o" => "`kvlab record --weights w-o`",
+        "weights.final_norm" | "weights.unembedding" => "`kvlab record --weights head`",
+        "branches.depth" => "`kvlab record --branches N`",
+        _ => return None,
+    })
 }
 
 /// How a recording that was begun otherwise goes on.

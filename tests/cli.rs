@@ -292,6 +292,8 @@ fn a_model_is_inspected_without_a_runtime() {
     let done = kvlab(folder.path(), &["model", "inspect", "nowhere"]);
     assert_eq!(done.status.code(), Some(3));
     assert!(text(&done.stderr).contains("nowhere"), "{}", text(&done.stderr));
+    let done = kvlab(folder.path(), &["model", "inspect", "chian"]);
+    assert!(text(&done.stderr).contains("none of the names chain, smollm2; did you mean chain?"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `kvlab demo`: set-up, record, replay, sweep, plot, report, in one go.
 
+use super::above_0;
 use super::items::ItemArgs;
 use super::record_branches::BranchArgs;
 use super::runtime::{CHAIN, RuntimeArgs};
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Threads of the model and of the replay [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     threads: Option<NonZeroUsize>,
     /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
     #[arg(long, default_value = CHAIN, value_name = "MODEL")]
@@ -141,7 +142,7 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
     let record_args = record::Args {
         out: out.clone(),
         model: args.model.clone(),
-        items: ItemArgs::none(),
+        items: ItemArgs { seed: Some(args.seed), ..ItemArgs::default() },
         max_new_tokens: Some(tokens),
         hidden: false,
         lens: record::LensArg::Both,
@@ -151,7 +152,6 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         max_bytes: None,
         times: false,
         threads: args.threads,
-        seed: args.seed,
         branching: BranchArgs::default(),
         force: false,
         runtime: args.runtime.clone(),

@@ -33,3 +33,8 @@ pub(crate) mod sweep_plan;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod validate;
+
+/// A whole number that is not 0.
+pub(crate) fn above_0<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "accepted is a whole number from 1".to_owned())
+}

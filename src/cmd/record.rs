@@ -1,5 +1,6 @@
 //! `kvlab record`: a model and problems become a trace.
 
+use super::above_0;
 use super::items::ItemArgs;
 use super::record_branches::{self, BranchArgs};
 use super::runtime::{self, CHAIN, RuntimeArgs};
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMS")]
     pub(crate) lens: LensArg,
     /// Look through the lens at every N-th prompt position too (generated positions are always looked at)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) prompt_lens: Option<NonZeroUsize>,
     /// How queries, keys and values are stored
     #[arg(long, value_enum, default_value_t = StoreDtype::F32)]
@@ -56,18 +57,15 @@ pub(crate) struct Args {
     pub(crate) weights: Vec<WeightArg>,
     /// Most bytes the trace may take, as a number or with kB, MB, GB, KiB, MiB or GiB behind it; problems that may not fit
     /// are left out, and it is said how many
-    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "branches")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_bytes: Option<u64>,
     /// Also measure how long prefill, decoding, single layers, gates, the head and evictions take on this machine, and keep the times for
     /// `cost: {kind: measured}` of a serving study. They differ from one recording to the next, and the trace with them
     #[arg(long)]
     pub(crate) times: bool,
     /// Threads within an operator [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// Seed of generated problems, written into the trace; greedy decoding draws nothing
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
     #[command(flatten)]
     pub(crate) branching: BranchArgs,
     /// Throw away an interrupted recording at --out and begin anew; a finished trace there stays until the new one is whole, and is replaced then
@@ -114,10 +112,11 @@ const SMALL_WEIGHTS: usize = 8_000_000;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    check_weights(args)?;
     check_target(args)?;
     let bars = Bars::default();
     let work = match args.branching.branches {
-        None => Work::Sequences(args.items.load(args.seed, &args.model)?),
+        None => Work::Sequences(args.items.load(&args.model)?),
         Some(branches) => Work::Trees(record_branches::trees(args, branches)?),
     };
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
@@ -133,6 +132,15 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 enum Work {
     Sequences(ItemSet),
     Trees(TreeSet),
+}
+
+/// Refuses weights that are kept and not kept.
+fn check_weights(args: &Args) -> Result<(), CliError> {
+    if args.weights.len() > 1 && args.weights.contains(&WeightArg::None) {
+        let reason = "`none` goes with no other weights: leave it out, or give it alone".to_owned();
+        return Err(CliError::Usage { flag: "--weights", reason });
+    }
+    Ok(())
 }
 
 /// What is done about what earlier recordings left.
@@ -204,7 +212,7 @@ pub(crate) fn into_trace(
         },
         tool: tool(),
         workload: workload(args, &set.name)?,
-        seed: args.seed,
+        seed: args.items.seed(),
         grader: Some(set.grader),
         weights: weights(model, args, attention),
         max_bytes: args.max_bytes,
@@ -262,7 +270,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub(crate) fn workload(args: &Args, name: &str) -> Result<WorkloadInfo, CliError> {
     let digest = args.items.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
     let file_sha256 = digest.map_err(ExecutorError::from)?;
-    Ok(WorkloadInfo { name: name.to_owned(), seed: args.seed, file_sha256 })
+    Ok(WorkloadInfo { name: name.to_owned(), seed: args.items.seed(), file_sha256 })
 }
 
 /// This program.

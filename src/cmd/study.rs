@@ -145,16 +145,21 @@ pub(crate) fn with_predictions(results: Results, predictor: Option<&Path>) -> Re
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct TableArgs {
     /// Also write the tables as CSV
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     csv: bool,
     /// Also write the tables as JSON Lines, one object a row
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     jsonl: bool,
 }
 
 impl TableArgs {
     /// CSV.
     pub(crate) const CSV: Self = Self { csv: true, jsonl: false };
+
+    /// Whether there are any.
+    pub(crate) fn is_any(self) -> bool {
+        self.csv || self.jsonl
+    }
 }
 
 /// Writes the tables and says where they are.

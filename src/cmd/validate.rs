@@ -42,6 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 
 fn checked(args: &Args) -> Result<Done, CliError> {
     let path = &args.path;
+    if args.deep && (path.is_file() || path.join("results.json").exists()) {
+        let reason = format!("it is for traces, and {} is none", path.display());
+        return Err(CliError::Usage { flag: "--deep", reason });
+    }
     if path.is_file() {
         let scenario = Scenario::load(path)?;
         let mut text = format!("{}: scenario `{}` is valid\n", path.display(), scenario.id);
