@@ -1,7 +1,8 @@
 //! Exit codes, and the one place that prints errors with hints.
 
 use crate::output::news;
-use kvlab_executor::ExecutorError;
+use kvlab_executor::workload::chain::LEVELS;
+use kvlab_executor::{BUILT_INS, ExecutorError};
 use kvlab_plots::PlotsError;
 use kvlab_sim::policy::PolicyError;
 use kvlab_sim::results::ResultsError;
@@ -57,8 +58,12 @@ pub(crate) enum CliError {
     Invalid { path: PathBuf, reason: String },
     #[error("{}: {source}", path.display())]
     In { path: PathBuf, source: Box<CliError> },
+    #[error("{}: {reason}", path.display())]
+    NoModel { path: PathBuf, reason: String },
+    #[error("{flag}: {reason}")]
+    Usage { flag: &'static str, reason: String },
     #[error("{} exists already", path.display())]
-    Exists { path: PathBuf, remedy: &'static str },
+    Exists { path: PathBuf, remedy: String },
 }
 
 impl CliError {
@@ -73,9 +78,22 @@ impl CliError {
         }
     }
 
+    /// Says which model is meant, unless the error does: shapes and features are named by themselves.
+    pub(crate) fn in_model(path: &Path, error: impl Into<Self>) -> Self {
+        let error = error.into();
+        match error {
+            Self::Executor(ExecutorError::Model(_) | ExecutorError::Text(_))
+                if !error.to_string().contains(&*path.to_string_lossy()) =>
+            {
+                Self::In { path: path.to_owned(), source: Box::new(error) }
+            }
+            other => other,
+        }
+    }
+
     fn code(&self) -> u8 {
         match self {
-            Self::Exists { .. } | Self::Invalid { .. } => 2,
+            Self::Exists { .. } | Self::Invalid { .. } | Self::Usage { .. } => 2,
             Self::In { source, .. } => source.code(),
             Self::Run(RunError::Engine(_) | RunError::Table(_) | RunError::Threads { .. })
             | Self::Output(_) => 1,
@@ -86,9 +104,11 @@ impl CliError {
     /// The one command or change that mends it, where there is one.
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Trace(error) | Self::Executor(ExecutorError::Trace(error)) => of_trace(error),
+            Self::Trace(error)
+            | Self::Executor(ExecutorError::Trace(error))
+            | Self::Run(RunError::Trace(error)) => of_trace(error),
             Self::Executor(error) => error.remedy(),
-            Self::Exists { remedy, .. } => Some((*remedy).to_owned()),
+            Self::Exists { remedy, .. } => Some(remedy.clone()),
             Self::In { source, .. } => source.hint(),
             _ => None,
         }
@@ -100,9 +120,26 @@ fn of_trace(error: &TraceError) -> Option<String> {
         TraceError::Leftover { .. } | TraceError::Incomplete { .. } => {
             Some("give the command that began it again to finish it, or remove that folder".to_owned())
         }
+        TraceError::Aside { target, .. } => Some(format!(
+            "give the command that began the new one again, without --force, to finish it, or rename that folder to {}",
+            target.display()
+        )),
         TraceError::ResumeMismatch { part, begun, .. } => Some(resumed(part, begun)),
+        TraceError::MissingField { field, .. } => Some(format!("record it with {}", recorded_with(field)?)),
         _ => None,
     }
+}
+
+/// The flag of `kvlab record` that keeps a field, where it takes one.
+fn recorded_with(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "facts/times.jsonl" => "`kvlab record --times`, or give the cost model `measurements` or a `file`",
+        "hidden" => "`kvlab record --hidden`",
+        "weights.w_o" => "`kvlab record --weights w-o`",
+        "weights.final_norm" | "weights.unembedding" => "`kvlab record --weights head`",
+        "branches.depth" => "`kvlab record --branches N`",
+        _ => return None,
+    })
 }
 
 /// How a recording that was begun otherwise goes on.
@@ -113,20 +150,48 @@ fn resumed(part: &str, begun: &str) -> String {
         if is_on { format!("give {flag} as well") } else { format!("leave out {flag}") }
     };
     let as_begun = match part {
+        "model.name" | "model.source_file" => format!("give --model of {value}"),
+        "model.weights_sha256" => "give --model with the weights that it was begun with".to_owned(),
+        "branches" if begun == "null" => "leave out --branches".to_owned(),
+        "branches" => "give --branches as well, with the number that it was begun with".to_owned(),
+        "branches.steps" if begun == "true" => "leave out --no-steps".to_owned(),
+        "branches.steps" => "give --no-steps as well".to_owned(),
+        "workload.name" => workload(value),
+        "workload.file_sha256" if begun == "null" => "leave out --problems".to_owned(),
+        "workload.file_sha256" => {
+            "give --problems with the file that it was begun with, unchanged".to_owned()
+        }
         // One sequence a pass is not written down.
         "decoding.batch" if begun == "null" => "give --batch 1, which it was begun with".to_owned(),
         "decoding.batch" => format!("give --batch {value}, which it was begun with"),
         "decoding.max_new_tokens" => format!("give --max-new-tokens {value}"),
         "runtime.threads" => format!("give --threads {value}"),
+        "runtime.requested_provider" => format!("give --ep {value}"),
         "seed" | "workload.seed" => format!("give --seed {value}"),
         "decoding.protocol" => switch("--as-published"),
         "fields.hidden" => switch("--hidden"),
         "times" => switch("--times"),
         "fields.lens" => format!("give --lens {value}"),
         "fields.attention" => format!("give --dtype {}", value.to_lowercase()),
+        "weights.w_o" if begun == "null" => "leave out --weights w-o, or give --weights none".to_owned(),
+        "weights.w_o" => "give --weights w-o".to_owned(),
+        "weights.final_norm" | "weights.unembedding" => switch("--weights head"),
         _ => "give the command as it was begun".to_owned(),
     };
     format!("{as_begun}, to go on with it; --force throws it away and begins anew")
+}
+
+/// The flags of problems that bear this name.
+fn workload(name: &str) -> String {
+    let levels = LEVELS.iter().map(|level| level.id);
+    let chain = |prefix: &str| levels.clone().find(|id| name.strip_prefix(prefix) == Some(id));
+    match (chain("chain-"), chain("chain-verify-")) {
+        (Some(level), _) => format!("give --workload chain --level {level}"),
+        (_, Some(level)) => format!("give --workload chain-verify --level {level}"),
+        (None, None) if name == "gsm8k-sample" => "give --workload gsm8k".to_owned(),
+        (None, None) if BUILT_INS.iter().any(|known| known.id == name) => format!("give --workload {name}"),
+        (None, None) => format!("give --problems with the file {name}"),
+    }
 }
 
 /// Prints an error with its hint and turns the outcome into an exit code.

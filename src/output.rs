@@ -32,7 +32,7 @@ pub(crate) fn check_new_file(file: &Path, trace: &Path, may_replace: bool) -> Re
         return Err(CliError::Invalid { path: file.to_owned(), reason });
     }
     if file.symlink_metadata().is_ok() && !may_replace {
-        let remedy = "choose another name, or remove it first";
+        let remedy = "choose another name, or remove it first".to_owned();
         return Err(CliError::Exists { path: file.to_owned(), remedy });
     }
     Ok(())

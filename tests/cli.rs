@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs kvlab with an ONNX Runtime path that does not exist: whoever touches the runtime fails.
-fn kvlab(folder: &Path, args: &[&str]) -> Output {
+pub(crate) fn kvlab(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvlab"))
         .current_dir(folder)
         .env("ORT_DYLIB_PATH", "/nonexistent/libonnxruntime.so")
@@ -16,12 +16,12 @@ fn kvlab(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A folder with a small synthetic trace called `trace`.
-fn with_trace() -> tempfile::TempDir {
+pub(crate) fn with_trace() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     synth::fixed().write(&folder.path().join("trace"), Dtype::F32, 4, 32, Leftover::Refuse).unwrap();
     folder
@@ -167,7 +167,8 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
         ),
         (&["sweep", "none.yaml", "--trace", "trace"], 3, vec!["none.yaml"]),
         (&["validate", "none"], 3, vec!["none"]),
-        (&["plot", "trace"], 3, vec!["results.json"]),
+        (&["plot", "trace"], 3, vec!["results.json", "found a trace"]),
+        (&["diff", "trace", "empty"], 3, vec!["trace: expected a folder of results", "found a trace"]),
         (&["list", "policies", "--params", "vase"], 3, vec!["`vase`", "vase-attnv"]),
         (&["record", "--out", "trace"], 2, vec!["exists already", "--force"]),
         (
@@ -291,6 +292,8 @@ fn a_model_is_inspected_without_a_runtime() {
     let done = kvlab(folder.path(), &["model", "inspect", "nowhere"]);
     assert_eq!(done.status.code(), Some(3));
     assert!(text(&done.stderr).contains("nowhere"), "{}", text(&done.stderr));
+    let done = kvlab(folder.path(), &["model", "inspect", "chian"]);
+    assert!(text(&done.stderr).contains("none of the names chain, smollm2; did you mean chain?"));
 }
 
 #[test]

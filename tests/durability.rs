@@ -247,11 +247,33 @@ fn an_interrupted_recording_says_where_it_lies_and_how_it_goes_on() {
         (&["--batch", "1"][..], "`decoding.batch` 2, now null", "give --batch 2"),
         (&[][..], "`decoding.batch` 2, now 8", "give --batch 2"),
         (&["--batch", "2", "--times"], "`times` false, now true", "leave out --times"),
-        (&["--as-published"], "", "to go on with it; --force"),
+        (&["--as-published"], "", "leave out --as-published, to go on with it; --force"),
+        // What was typed, not what followed from it.
+        (&["--batch", "2", "--level", "hard"], "`workload.name`", "give --workload chain --level default"),
+        (&["--batch", "2", "--seed", "5"], "`workload.seed`", "give --seed 0"),
+        (
+            &["--batch", "2", "--one-wording"],
+            "the branches of its chain-default-0-0 have other prompts",
+            "`--one-wording`",
+        ),
     ] {
         let (code, said) = run(&with(more));
         assert!(code == Some(3) && said.contains(part) && said.contains(mend), "{more:?}: {said}");
     }
+    let plain: Vec<&str> = [&record[..1], &record[3..]].concat();
+    let (code, said) = run(&plain);
+    assert!(code == Some(3) && said.contains("`branches` given, now null"), "{said}");
+    assert!(said.contains("give --branches as well"), "{said}");
+    let more: Vec<&str> = with(&["--batch", "2"])
+        .iter()
+        .enumerate()
+        .map(|(at, word)| if at == 2 { "3" } else { word })
+        .collect();
+    let (code, said) = run(&more);
+    assert!(
+        code == Some(3) && said.contains("has 2 branches, now it would have 3; accepted is `--branches 2`"),
+        "{said}"
+    );
     let (code, said) = run(&with(&["--batch", "2"]));
     assert!(code == Some(0) && !folder.path().join("trees.partial").exists(), "{said}");
     // What was done otherwise than by itself is said in words too.
@@ -259,4 +281,28 @@ fn an_interrupted_recording_says_where_it_lies_and_how_it_goes_on() {
     assert_eq!(code, Some(0), "{said}");
     let (_, inspected) = run(&["inspect", "trees"]);
     assert!(inspected.contains("protocol  rksc-notebook: D4"), "{inspected}");
+    // Killed while another trace was to take its place, before the change of places and within it.
+    let (trees, partial) = (folder.path().join("trees"), folder.path().join("trees.partial"));
+    fs::create_dir_all(partial.join("journal")).unwrap();
+    for (args, code) in
+        [(&record[..], Some(2)), (&["inspect", "trees"], Some(0)), (&["validate", "trees"], Some(0))]
+    {
+        let (found, said) = run(args);
+        assert!(found == code && said.contains("trees.partial"), "{args:?}: {said}");
+    }
+    let (_, said) = run(&record);
+    assert!(said.contains("an unfinished recording, which --force removes and which goes on"), "{said}");
+    fs::remove_dir_all(&partial).unwrap();
+    let aside = folder.path().join("trees.replaced");
+    fs::rename(&trees, &aside).unwrap();
+    for args in [&record[..], &["inspect", "trees"], &["validate", "trees"]] {
+        let (code, said) = run(args);
+        assert!(
+            code == Some(3) && said.contains("trees.replaced: the trace that was at trees"),
+            "{args:?}: {said}"
+        );
+        assert!(said.contains("or rename that folder to trees"), "{args:?}: {said}");
+    }
+    let (code, said) = run(&with(&["--batch", "2", "--force"]));
+    assert!(code == Some(0) && trees.exists() && !aside.exists(), "{said}");
 }

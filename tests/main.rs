@@ -17,6 +17,7 @@ mod golden;
 mod ledger;
 mod pool;
 mod reading;
+mod refusals;
 mod scenarios;
 mod serve;
 mod support;

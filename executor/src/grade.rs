@@ -13,28 +13,60 @@ pub struct Checker {
     pub summary: &'static str,
     /// The checker.
     pub grade: Grader,
+    /// Whether an expected answer can be found at all.
+    pub accepts: fn(&str) -> bool,
+    /// What it accepts as expected answer.
+    pub accepted: &'static str,
 }
+
+fn is_text(expected: &str) -> bool {
+    !expected.trim().is_empty()
+}
+
+/// The checker of problems that ask for none.
+pub const AUTO: Checker = Checker {
+    id: "auto",
+    summary: "by the form of the expected answer: letter, number, else LaTeX",
+    grade: auto,
+    accepts: is_text,
+    accepted: TEXT,
+};
 
 /// Every checker, sorted by id.
 pub const CHECKERS: &[Checker] = &[
-    Checker {
-        id: "auto",
-        summary: "by the form of the expected answer: letter, number, else LaTeX",
-        grade: auto,
-    },
+    AUTO,
     Checker {
         id: "choice",
         summary: "the letter chosen: boxed, after `answer`, or the last one alone",
         grade: choice,
+        accepts: |expected| is_choice(expected.trim()),
+        accepted: "a capital letter",
     },
-    Checker { id: "exact", summary: "the whole text, blanks around it passed over", grade: exact },
+    Checker {
+        id: "exact",
+        summary: "the whole text, blanks around it passed over",
+        grade: exact,
+        accepts: is_text,
+        accepted: TEXT,
+    },
     Checker {
         id: "latex",
         summary: "the last boxed or stated formula, equal in form or value",
         grade: latex,
+        accepts: is_text,
+        accepted: TEXT,
     },
-    Checker { id: "number", summary: "the last number", grade: number },
+    Checker {
+        id: "number",
+        summary: "the last number",
+        grade: number,
+        accepts: |expected| number_expected(expected).is_some(),
+        accepted: "a number",
+    },
 ];
+
+/// What most checkers accept.
+const TEXT: &str = "a text, or no answer at all";
 
 /// The checker called `id`, if there is one.
 #[must_use]
@@ -68,11 +100,15 @@ pub fn exact(text: &str, expected: &str) -> Graded {
 #[must_use]
 pub fn number(text: &str, expected: &str) -> Graded {
     let answer = last_number(text);
-    let correct = match (answer.as_deref().and_then(value), value(&expected.trim().replace(',', ""))) {
+    let correct = match (answer.as_deref().and_then(value), number_expected(expected)) {
         (Some(found), Some(expected)) => is_same(found, expected),
         _ => false,
     };
     Graded { answer, correct }
+}
+
+fn number_expected(expected: &str) -> Option<f64> {
+    value(&expected.trim().replace(',', ""))
 }
 
 fn last_number(text: &str) -> Option<String> {

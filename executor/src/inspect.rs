@@ -11,7 +11,7 @@ use crate::{
     model::{InputKind, input_kind},
     onnx::OnnxModel,
     text::{Texts, folder_texts, gguf_texts},
-    weights::SafetensorsTensors,
+    weights::{ConfigKeys, SafetensorsTensors, check_folder, check_gguf, check_tokenizer},
 };
 
 /// What a model is.
@@ -60,16 +60,22 @@ impl ModelCard {
                     let count: usize = tensor.shape.iter().product();
                     (format!("{:?}", tensor.format), count as u64, tensor.bytes)
                 });
-                Ok(Self::new("gguf", config, tensors, &gguf_texts(&file)?))
+                let texts = gguf_texts(&file)?;
+                check_gguf(&file, &config, texts.codec.as_ref())?;
+                Ok(Self::new("gguf", config, tensors, &texts))
             }
             InputKind::Folder => {
                 let (_, config) = family::from_hf(&path.join("config.json"))?;
                 let files = SafetensorsTensors::open(path)?;
-                Ok(Self::new("hugging-face", config, files.summaries(), &folder_texts(path)?))
+                let texts = folder_texts(path)?;
+                check_folder(path, &files, &config, texts.codec.as_ref())?;
+                Ok(Self::new("hugging-face", config, files.summaries(), &texts))
             }
             InputKind::Onnx(graph) => {
                 let exported = OnnxModel::open(&graph)?;
                 let texts = folder_texts(&exported.folder)?;
+                let keys = ConfigKeys::of_folder(&exported.folder);
+                check_tokenizer(texts.codec.as_ref(), &exported.config, &keys)?;
                 let card = Self::new("onnx", exported.config.clone(), exported.summaries(), &texts);
                 Ok(Self { note: exported.position_note, ..card })
             }

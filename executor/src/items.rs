@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::{
-    grade,
+    grade::{self, AUTO, Checker},
     problems::{GSM8K_SAMPLE, Problem, ProblemError, parse_problems, read_problems},
     record::{Graded, Grader, PromptForm, RecordItem},
     workload::{
@@ -25,6 +25,17 @@ pub struct ItemSet {
     pub usual_new_tokens: u32,
 }
 
+/// What can be chosen about problems that are generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ItemSetting {
+    /// How difficult they are.
+    Level,
+    /// How many there are.
+    Count,
+    /// The seed they are drawn with.
+    Seed,
+}
+
 /// Problems that need no file.
 #[derive(Debug, Clone, Copy)]
 pub struct BuiltIn {
@@ -32,6 +43,8 @@ pub struct BuiltIn {
     pub id: &'static str,
     /// One line about it.
     pub summary: &'static str,
+    /// What can be chosen about its problems.
+    pub takes: &'static [ItemSetting],
     make: fn(Level, u32, u64) -> Result<ItemSet, ProblemError>,
 }
 
@@ -40,17 +53,20 @@ pub const BUILT_INS: &[BuiltIn] = &[
     BuiltIn {
         id: "chain",
         summary: "multi-step arithmetic over named variables, for the embedded model",
+        takes: &[ItemSetting::Level, ItemSetting::Count, ItemSetting::Seed],
         make: |level, count, seed| Ok(ItemSet::chain(level, count, seed)),
     },
     BuiltIn {
         id: "chain-verify",
         summary: "the same problems with a shown solution, right and flawed ones in turn: is it right?",
+        takes: &[ItemSetting::Level, ItemSetting::Count, ItemSetting::Seed],
         make: |level, count, seed| Ok(ItemSet::chain_verify(level, count, seed)),
     },
     retrieval_line(&retrieval::FACTS, |_, count, seed| Ok(ItemSet::retrieval(retrieval::FACTS, count, seed))),
     BuiltIn {
         id: "gsm8k",
         summary: "the first 24 questions of GSM8K, as chats",
+        takes: &[],
         make: |_, _, _| ItemSet::gsm8k_sample(),
     },
     retrieval_line(&retrieval::LOOKUP, |_, count, seed| {
@@ -65,7 +81,7 @@ pub const BUILT_INS: &[BuiltIn] = &[
 ];
 
 const fn retrieval_line(kind: &Kind, make: fn(Level, u32, u64) -> Result<ItemSet, ProblemError>) -> BuiltIn {
-    BuiltIn { id: kind.id, summary: kind.summary, make }
+    BuiltIn { id: kind.id, summary: kind.summary, takes: &[ItemSetting::Count, ItemSetting::Seed], make }
 }
 
 impl ItemSet {
@@ -86,18 +102,18 @@ impl ItemSet {
     /// # Errors
     /// Never in practice: the sample is tested.
     pub fn gsm8k_sample() -> Result<Self, ProblemError> {
-        let problems = parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample"))?;
+        let problems = parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample"), &AUTO)?;
         Ok(Self::of_problems("gsm8k-sample", &problems))
     }
 
-    /// The problems of a file, as chats; the set is named as the file is, without extension.
+    /// The problems of a file, as chats, their answers checked by `checker`; the set is named as the file is, without extension.
     ///
     /// # Errors
     /// As [`read_problems`].
-    pub fn of_file(path: &Path) -> Result<Self, ProblemError> {
-        let problems = read_problems(path)?;
+    pub fn of_file(path: &Path, checker: &Checker) -> Result<Self, ProblemError> {
+        let problems = read_problems(path, checker)?;
         let name = path.file_stem().map_or_else(|| "problems".into(), |stem| stem.to_string_lossy());
-        Ok(Self::of_problems(&name, &problems))
+        Ok(Self { grader: checker.grade, ..Self::of_problems(&name, &problems) })
     }
 
     /// The first `count` evaluation problems of the `chain` workload under `seed`; wordings and hints take turns.

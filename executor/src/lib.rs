@@ -54,7 +54,7 @@ pub use family::{
 pub use forecast::Forecast;
 pub use gguf::{GgufError, GgufErrorKind};
 pub use inspect::ModelCard;
-pub use items::{BUILT_INS, BuiltIn, ItemSet};
+pub use items::{BUILT_INS, BuiltIn, ItemSet, ItemSetting};
 pub use model::{LoadOptions, Model, ModelIdentity};
 pub use open_loop::{Judge, OpenLoop, Prompt, PromptLens, RecordSink};
 pub use progress::{Progress, Quiet};

@@ -22,7 +22,10 @@ use crate::{
     runtime::{Crossed, ProviderChoice, Runtime, RuntimeReport},
     setup::{LibraryFile, sha256_of_bytes, sha256_of_file},
     text::{ChatTemplate, TextCodec, TextError, Texts, folder_texts, gguf_texts},
-    weights::{FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource},
+    weights::{
+        ConfigKeys, FileWeights, GgufTensors, SafetensorsTensors, TensorFile, WeightSource, check_folder,
+        check_gguf, check_tokenizer,
+    },
 };
 
 const SUPPORTED_INPUTS: &str = "a .gguf file, a folder with config.json, model.safetensors and tokenizer.json, or a decoder \
@@ -189,6 +192,7 @@ impl Model {
         let (family, config) = family::from_gguf(&file)?;
         let texts = gguf_texts(&file)?;
         let tensors = GgufTensors(&file);
+        check_gguf(&file, &config, texts.codec.as_ref())?;
         let row_order = family.gguf_row_order();
         let origin = Origin::Gguf(path.to_owned());
         Self::assemble(&tensors, row_order, config, options, progress, texts, vec![path.to_owned()], origin)
@@ -204,6 +208,7 @@ impl Model {
         let runtime = Runtime::start(&options.library, options.threads, options.provider)?;
         exported.check_revision(&runtime)?;
         let texts = folder_texts(&exported.folder)?;
+        check_tokenizer(texts.codec.as_ref(), &exported.config, &ConfigKeys::of_folder(&exported.folder))?;
         let (config, files) = (exported.config.clone(), exported.files()?);
         let origin = Origin::Onnx(graph.to_owned());
         let row_order = RowOrder::HalfSplit;
@@ -259,6 +264,7 @@ impl Model {
         let (_family, config): (&dyn Family, _) = family::from_hf(&path.join("config.json"))?;
         let tensors = SafetensorsTensors::open(path)?;
         let texts = folder_texts(path)?;
+        check_folder(path, &tensors, &config, texts.codec.as_ref())?;
         let files = tensors.files().map(Path::to_owned).collect();
         let origin = Origin::Folder(path.to_owned());
         Self::assemble(&tensors, RowOrder::HalfSplit, config, options, progress, texts, files, origin)
@@ -275,11 +281,6 @@ impl Model {
         weight_files: Vec<PathBuf>,
         origin: Origin,
     ) -> Result<Self, ExecutorError> {
-        let vocab = texts.codec.as_ref().map_or(0, TextCodec::vocab);
-        if vocab > config.vocab {
-            let found = format!("{} for a tokenizer of {vocab}", config.vocab);
-            return Err(ModelError::shape("vocabulary", found, "at least the tokenizer's").into());
-        }
         let runtime = Runtime::start(&options.library, options.threads, options.provider)?;
         let weights = FileWeights { file, config: &config, row_order };
         let engine = Engine::build(&config, &weights, &runtime, options, progress)?;

@@ -2,6 +2,7 @@
 //!
 //! Responsible for reading problems and for turning one into a chat. Not responsible for running anything.
 
+use crate::grade::Checker;
 use crate::record::{PromptForm, RecordItem};
 use crate::text::ChatMessage;
 use serde::Deserialize;
@@ -61,6 +62,32 @@ pub enum ProblemError {
         /// The id.
         id: String,
     },
+    /// An answer that no text can have.
+    #[error("{}: line {line}: the answer of `{id}` is {found:?}, accepted is {accepted}", path.display())]
+    Answer {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The problem.
+        id: String,
+        /// The answer.
+        found: String,
+        /// What is accepted.
+        accepted: String,
+    },
+    /// More choices than there are letters.
+    #[error("{}: line {line}: `{id}` has {found} choices, accepted are up to 26", path.display())]
+    Choices {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The problem.
+        id: String,
+        /// Its choices.
+        found: usize,
+    },
     /// No built-in set has that name.
     #[error("failed to find built-in problems: {found:?} is unknown; known are {}", accepted.join(", "))]
     Unknown {
@@ -85,14 +112,14 @@ pub enum ProblemError {
     },
 }
 
-/// Reads a problem file.
+/// Reads a problem file whose answers are checked by `checker`.
 ///
 /// # Errors
 /// When it cannot be read or [`parse_problems`] refuses it.
-pub fn read_problems(path: &Path) -> Result<Vec<Problem>, ProblemError> {
+pub fn read_problems(path: &Path, checker: &Checker) -> Result<Vec<Problem>, ProblemError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ProblemError::Io { path: path.to_owned(), source })?;
-    parse_problems(&text, path)
+    parse_problems(&text, path, checker)
 }
 
 /// SHA-256 (hex) of a problem file, for the trace's manifest.
@@ -106,8 +133,9 @@ pub fn problem_file_sha256(path: &Path) -> Result<String, ProblemError> {
 /// The problems of `text`, in order; `path` is named in errors. Empty lines are passed over.
 ///
 /// # Errors
-/// When a line is no problem, an id comes twice, or there is no problem at all.
-pub fn parse_problems(text: &str, path: &Path) -> Result<Vec<Problem>, ProblemError> {
+/// When a line is no problem, an id comes twice, an answer is none of the choices or none that `checker` can find, or there is no
+/// problem at all.
+pub fn parse_problems(text: &str, path: &Path, checker: &Checker) -> Result<Vec<Problem>, ProblemError> {
     let mut problems: Vec<(usize, Problem)> = Vec::new();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut offset = 0;
@@ -127,6 +155,7 @@ pub fn parse_problems(text: &str, path: &Path) -> Result<Vec<Problem>, ProblemEr
                     id: problem.id,
                 });
             }
+            problem.check(path, at + 1, checker)?;
             problems.push((at + 1, problem));
         }
         offset += line.len();
@@ -138,6 +167,31 @@ pub fn parse_problems(text: &str, path: &Path) -> Result<Vec<Problem>, ProblemEr
 }
 
 impl Problem {
+    /// Refuses what can only be answered wrongly.
+    fn check(&self, path: &Path, line: usize, checker: &Checker) -> Result<(), ProblemError> {
+        let (path, id) = (path.to_owned(), self.id.clone());
+        let letters: Vec<char> = ('A'..='Z').take(self.choices.len()).collect();
+        if letters.len() < self.choices.len() {
+            return Err(ProblemError::Choices { path, line, id, found: self.choices.len() });
+        }
+        let Some(answer) = &self.answer else { return Ok(()) };
+        let accepted = match (letters.first(), letters.last()) {
+            (Some(first), Some(last)) => {
+                let is_letter = letters.iter().any(|letter| *answer.trim() == *letter.to_string());
+                (!is_letter).then(|| format!("the letter of a choice, {first} to {last}"))
+            }
+            _ => None,
+        };
+        let unfit = || {
+            (!(checker.accepts)(answer))
+                .then(|| format!("{} (checked by `{}`)", checker.accepted, checker.id))
+        };
+        match accepted.or_else(unfit) {
+            None => Ok(()),
+            Some(accepted) => Err(ProblemError::Answer { path, line, id, found: answer.clone(), accepted }),
+        }
+    }
+
     /// The question, with a line for each choice.
     #[must_use]
     pub fn with_choices(&self) -> String {
@@ -168,18 +222,57 @@ mod tests {
 
     #[test]
     fn the_sample_reads_and_has_numbers_for_answers() {
-        let problems = parse_problems(GSM8K_SAMPLE, Path::new("sample")).unwrap();
+        let problems = parse(GSM8K_SAMPLE, "number").unwrap();
         assert_eq!(problems.len(), 24);
         assert!(problems.iter().all(|p| p.answer.as_ref().is_some_and(|a| a.parse::<f64>().is_ok())));
+    }
+
+    fn parse(text: &str, checker: &str) -> Result<Vec<Problem>, ProblemError> {
+        parse_problems(text, Path::new("p.jsonl"), crate::grade::checker(checker).unwrap())
+    }
+
+    #[test]
+    fn answers_that_no_text_can_have_are_refused_with_their_line() {
+        let choice = |answer: &str| {
+            let line =
+                serde_json::json!({"id": "c", "question": "?", "choices": ["x", "y"], "answer": answer});
+            format!("{{\"id\": \"a\", \"question\": \"b\", \"answer\": \"five\"}}\n{line}\n")
+        };
+        assert!(parse(&choice(" B "), "auto").is_ok());
+        for (text, checker, expected) in [
+            (
+                choice("C"),
+                "auto",
+                "p.jsonl: line 2: the answer of `c` is \"C\", accepted is the letter of a choice, A to B",
+            ),
+            (choice("x"), "latex", "line 2: the answer of `c` is \"x\""),
+            (
+                choice("B"),
+                "number",
+                "line 1: the answer of `a` is \"five\", accepted is a number (checked by `number`)",
+            ),
+            (choice("B"), "choice", "line 1: the answer of `a` is \"five\", accepted is a capital letter"),
+            (
+                choice("B").replace("five", " "),
+                "auto",
+                "line 1: the answer of `a` is \" \", accepted is a text",
+            ),
+        ] {
+            let error = parse(&text, checker).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let many = serde_json::json!({"id": "m", "question": "?", "choices": vec!["x"; 27]}).to_string();
+        let error = parse(&many, "auto").unwrap_err().to_string();
+        assert!(error.contains("line 1: `m` has 27 choices"), "{error}");
     }
 
     #[test]
     fn a_cut_line_is_named_with_line_and_byte() {
         let text = "{\"id\": \"a\", \"question\": \"b\"}\n{\"id\": \"c\", \"quest";
-        let error = parse_problems(text, Path::new("p.jsonl")).unwrap_err().to_string();
+        let error = parse(text, "auto").unwrap_err().to_string();
         assert!(error.contains("p.jsonl: line 2 (byte 29)"), "{error}");
         let twice = "{\"id\": \"a\", \"question\": \"b\"}\n\n{\"id\": \"a\", \"question\": \"c\"}\n";
-        let error = parse_problems(twice, Path::new("p.jsonl")).unwrap_err().to_string();
+        let error = parse(twice, "auto").unwrap_err().to_string();
         assert!(error.contains("line 3") && error.contains("line 1"), "{error}");
     }
 }

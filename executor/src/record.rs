@@ -3,6 +3,10 @@
 //! Responsible for the header of the trace and for continuing an interrupted recording. The passes are run by
 //! [`OpenLoop`], the files are written by `kvlab_sim::trace`.
 
+mod error;
+
+pub use error::RecordError;
+
 use std::path::Path;
 
 use kvlab_sim::{
@@ -92,95 +96,6 @@ pub struct PlannedWeights {
     pub head: Option<Dtype>,
 }
 
-/// A recording that cannot go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordError {
-    /// There is nothing to record.
-    #[error("failed to record: no prompt was given")]
-    NoPrompts,
-    /// Not even the first problem fits into the bytes allowed.
-    #[error("failed to record: the trace may take {max} bytes, and with {item} alone it may need {needed}")]
-    TooLarge {
-        /// The first problem.
-        item: String,
-        /// Bytes it may need.
-        needed: u64,
-        /// Bytes allowed.
-        max: u64,
-    },
-    /// A prompt without a token: there is nothing to go on from.
-    #[error("failed to run {item}: its prompt has no tokens, accepted is at least one")]
-    EmptyPrompt {
-        /// The problem.
-        item: String,
-    },
-    /// A prompt and its continuation do not fit into the model's context.
-    #[error(
-        "failed to run {item}: {prompt} prompt tokens and up to {new} new ones do not fit into a context of {context} tokens"
-    )]
-    TooLong {
-        /// The problem.
-        item: String,
-        /// Prompt tokens.
-        prompt: usize,
-        /// Most new tokens.
-        new: u32,
-        /// Positions that the model was made for.
-        context: usize,
-    },
-    /// A sequence is longer than the attention window of some layer.
-    #[error(
-        "failed to run {item}: {prompt} prompt tokens and up to {new} new ones are more than the {window} that layer {layer} attends to; policies take attention over all earlier tokens"
-    )]
-    BeyondWindow {
-        /// The problem.
-        item: String,
-        /// Prompt tokens.
-        prompt: usize,
-        /// Most new tokens.
-        new: u32,
-        /// Tokens that the layer attends to.
-        window: usize,
-        /// The first layer with that window.
-        layer: usize,
-    },
-    /// An interrupted recording was made of other prompts.
-    #[error(
-        "failed to continue the recording: its sequence {seq} is {found:?}, now it would be {expected:?}"
-    )]
-    OtherPrompts {
-        /// The sequence.
-        seq: usize,
-        /// The item recorded.
-        found: String,
-        /// The item asked for now.
-        expected: String,
-    },
-    /// An interrupted recording holds more problems than are asked for now.
-    #[error(
-        "failed to continue the recording: it holds {held} problems, {asked} are asked for, accepted is {held} or more (`--force` begins anew)"
-    )]
-    FewerPrompts {
-        /// Problems recorded.
-        held: usize,
-        /// Problems asked for now.
-        asked: usize,
-    },
-    /// An interrupted recording takes more than is allowed now.
-    #[error(
-        "failed to continue the recording: its {problems} problems take up to {held} bytes, {max} are allowed (`--max-bytes`), accepted is {held} or more (`--force` begins anew)"
-    )]
-    HoldsMore {
-        /// Bytes that what is recorded may take.
-        held: u64,
-        /// Problems recorded.
-        problems: usize,
-        /// Bytes allowed.
-        max: u64,
-    },
-}
-
 /// Records prompts into a trace at `target`. Sequences that an interrupted recording finished are not run again. With
 /// `max_bytes` the trace may hold fewer sequences than there are prompts.
 ///
@@ -211,20 +126,14 @@ pub fn record(
     let header = header(model, items, plan)?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
     let done = writer.finished().len();
-    if done > items.len() {
-        return Err(RecordError::FewerPrompts { held: done, asked: items.len() }.into());
-    }
+    check_items(
+        writer.finished().map(|sequence| sequence.item.as_str()),
+        items.iter().map(|item| item.item.as_str()),
+    )?;
     if let Some(max) = plan.max_bytes.filter(|_| done > 0) {
         let held = held_bytes(model, &writer, plan);
         if held > max {
             return Err(RecordError::HoldsMore { held, problems: done, max }.into());
-        }
-    }
-    for (seq, finished) in writer.finished().enumerate() {
-        let expected = items.get(seq).map_or("", |item| item.item.as_str());
-        if finished.item != expected {
-            let (found, expected) = (finished.item.clone(), expected.to_owned());
-            return Err(RecordError::OtherPrompts { seq, found, expected }.into());
         }
     }
     write_weights(model, &mut writer)?;
@@ -239,6 +148,24 @@ pub fn record(
         plan.open_loop.run(&mut decoder, codec, prompt, &judge, &mut writer, progress)?;
     }
     Ok(writer.finish()?)
+}
+
+/// Refuses to continue a recording of the problems `held` with others than those, in that order, and maybe more.
+pub(crate) fn check_items<'a>(
+    held: impl Iterator<Item = &'a str>,
+    asked: impl ExactSizeIterator<Item = &'a str>,
+) -> Result<(), RecordError> {
+    let (held, count): (Vec<&str>, usize) = (held.collect(), asked.len());
+    if held.len() > count {
+        return Err(RecordError::FewerPrompts { held: held.len(), asked: count });
+    }
+    match held.iter().zip(asked).enumerate().find(|(_, (found, expected))| *found != expected) {
+        None => Ok(()),
+        Some((seq, (found, expected))) => {
+            let (found, expected) = ((*found).to_owned(), expected.to_owned());
+            Err(RecordError::OtherPrompts { seq, found, expected })
+        }
+    }
 }
 
 /// Whether one more prompt fits into the bytes allowed, whatever follows it.

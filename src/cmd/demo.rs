@@ -1,9 +1,10 @@
 //! `kvlab demo`: set-up, record, replay, sweep, plot, report, in one go.
 
+use super::above_0;
 use super::items::ItemArgs;
 use super::record_branches::BranchArgs;
 use super::runtime::{CHAIN, RuntimeArgs};
-use super::{plot, record, report, study};
+use super::{folder, plot, record, report, study};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Threads of the model and of the replay [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     threads: Option<NonZeroUsize>,
     /// `chain` (inside the program), `smollm2`, a GGUF file, a Hugging Face folder, or an exported ONNX decoder
     #[arg(long, default_value = CHAIN, value_name = "MODEL")]
@@ -47,6 +48,8 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    let tables = args.out.join("results");
+    folder::check(&tables)?;
     let bars = Bars::default();
     let set = items(args)?;
     let trace = trace(args, &set, &bars)?;
@@ -58,8 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         results.cells.append(&executed.cells)?;
         results.series.append(&executed.series)?;
     }
-    let folder = args.out.join("results");
-    study::write(&results, &folder, study::TableArgs::CSV)?;
+    study::write(&results, &tables, study::TableArgs::CSV)?;
     let page = args.out.join("report.html");
     bars.piece("figures and report", |_| -> Result<(), CliError> {
         plot::tell(&kvlab_plots::render_all(
@@ -73,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     news(&format!(
         "trace    {}\ntables   {}\nfigures  {}",
         args.out.join(trace_name(args)).display(),
-        folder.display(),
+        tables.display(),
         args.out.join("figures").display()
     ));
     output::print(&format!("open {}\n", page.display()))?;
@@ -134,13 +136,13 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         }
         return Err(CliError::Exists {
             path: out,
-            remedy: "it was recorded with other settings: choose another --out, or remove it",
+            remedy: "it was recorded with other settings: choose another --out, or remove it".to_owned(),
         });
     }
     let record_args = record::Args {
         out: out.clone(),
         model: args.model.clone(),
-        items: ItemArgs::none(),
+        items: ItemArgs { seed: Some(args.seed), ..ItemArgs::default() },
         max_new_tokens: Some(tokens),
         hidden: false,
         lens: record::LensArg::Both,
@@ -150,7 +152,6 @@ fn trace(args: &Args, set: &ItemSet, bars: &Bars) -> Result<Trace, CliError> {
         max_bytes: None,
         times: false,
         threads: args.threads,
-        seed: args.seed,
         branching: BranchArgs::default(),
         force: false,
         runtime: args.runtime.clone(),

@@ -166,6 +166,8 @@ fn write_predictor(found: &Fidelity, out: &Path) -> Result<(), CliError> {
         }
     }
     residuals.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    // What is shown as 0 is no news.
+    residuals.retain(|(_, residual)| residual.abs() >= 0.0005);
     for (policy, residual) in residuals.iter().take(4) {
         let word = if *residual > 0.0 { "flatters" } else { "undersells" };
         news(&format!("{} {word} {policy} by up to {:.3}", predictor.proxy, residual.abs()));

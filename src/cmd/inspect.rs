@@ -5,7 +5,9 @@ use crate::exit::{CliError, Done};
 use crate::output::{self, Format};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::table::{Column, Table};
-use kvlab_sim::trace::{FieldStatistics, Summary, Trace, TraceSource, statistics, summary};
+use kvlab_sim::trace::{
+    FieldStatistics, Manifest, Summary, Trace, TraceSource, leftovers, statistics, summary,
+};
 use std::path::{Path, PathBuf};
 
 /// Show what a trace holds: model, runtime, sequences, size by field, which studies it can serve and what is missing for the others.
@@ -26,10 +28,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["field", "chrome"])]
     json: bool,
     /// Print numbers about one field, by layer where it has layers
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "chrome")]
     field: Option<String>,
     /// How the numbers about a field are printed
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, requires = "field")]
     format: Format,
     /// Write the timeline of a replay to this file
     #[arg(long, value_name = "FILE")]
@@ -61,7 +63,8 @@ fn inspected(args: &Args) -> Result<Done, CliError> {
     if let Some(file) = &args.chrome {
         return chrome(args, file);
     }
-    let trace = Trace::open(trace_folder(args)?)?;
+    let folder = trace_folder(args)?;
+    let trace = Trace::open(folder)?;
     if let Some(field) = &args.field {
         output::table(
             &numbers(&statistics(&trace, field)?)?,
@@ -78,11 +81,11 @@ fn inspected(args: &Args) -> Result<Done, CliError> {
         }))?;
         return Ok(Done::All);
     }
-    output::print(&text(&trace, &summary))?;
+    output::print(&text(&trace, &summary, &leftovers(folder)))?;
     Ok(Done::All)
 }
 
-fn text(trace: &Trace, summary: &Summary) -> String {
+fn text(trace: &Trace, summary: &Summary, leftovers: &[(PathBuf, &str)]) -> String {
     let (manifest, shape) = (trace.manifest(), trace.shape());
     let mut text = format!(
         "model     {} ({}), {} layers, {} query / {} KV heads of {} channels, hidden {}, vocabulary {}\n",
@@ -133,6 +136,12 @@ fn text(trace: &Trace, summary: &Summary) -> String {
             field.axes.join(", ")
         );
     }
+    if manifest.requests.is_none() {
+        text += &format!("lens      {}\ntimes     {}\n", lens(manifest), times(manifest));
+    }
+    for (path, what) in leftovers {
+        text += &format!("beside    {}: {what}\n", path.display());
+    }
     text += "studies\n";
     for study in &summary.studies {
         let state = if study.missing.is_empty() {
@@ -164,6 +173,24 @@ fn text(trace: &Trace, summary: &Summary) -> String {
         );
     }
     text
+}
+
+/// In which forms the lens looked.
+fn lens(manifest: &Manifest) -> &'static str {
+    let has = |name: &str| manifest.fields.iter().any(|field| field.name == name);
+    match (has("lens.entropy_nats"), has("lens.raw_entropy_nats")) {
+        (true, true) => "with the final norm and without it",
+        (true, false) => "with the final norm only (`--lens normed`)",
+        (false, _) => "none over sequences",
+    }
+}
+
+/// Whether times of single passes were measured.
+fn times(manifest: &Manifest) -> String {
+    match &manifest.times {
+        Some(times) => format!("{} measured", times.rows),
+        None => "none (`kvlab record --times` measures them)".to_owned(),
+    }
 }
 
 fn numbers(rows: &[FieldStatistics]) -> Result<Table, CliError> {
@@ -200,6 +227,10 @@ fn chrome(args: &Args, file: &Path) -> Result<Done, CliError> {
     let serves = args.arm.is_some() || (scenario.serve.is_some() && scenario.eviction.is_none());
     let needs_trace =
         scenario.serve.as_ref().is_none_or(|study| study.is_recorded() || study.takes_times_of_trace());
+    if let (true, false, Some(trace)) = (serves, needs_trace, &args.trace) {
+        let reason = format!("its serving study reads no trace: leave out {}", trace.display());
+        return Err(CliError::Invalid { path: args.scenario.clone().unwrap_or_default(), reason });
+    }
     if serves && !needs_trace {
         return chrome::of_serving(file, &scenario, None, args.arm.as_deref());
     }

@@ -21,8 +21,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     params: Option<String>,
     /// How the list is printed
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[arg(long, value_enum)]
+    format: Option<Format>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,8 +41,15 @@ enum What {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    if let Some(id) = &args.params {
-        return params(id, args.format);
+    let format = args.format.unwrap_or_default();
+    let refuse = |flag, reason: &str| Err(CliError::Usage { flag, reason: reason.to_owned() });
+    match (&args.params, args.what) {
+        (Some(id), What::Policies) => return params(id, format),
+        (Some(_), _) => return refuse("--params", "it is for `kvlab list policies`"),
+        (None, What::Schema) if args.format.is_some() => {
+            return refuse("--format", "a schema is JSON: leave it out");
+        }
+        (None, _) => {}
     }
     let (names, rows) = match args.what {
         What::Schema => {
@@ -101,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
                 .collect(),
         ),
     };
-    print(&names, &rows, args.format)
+    print(&names, &rows, format)
 }
 
 /// Its comments say what keys mean.

@@ -4,9 +4,12 @@ use super::items::ItemArgs;
 use super::record::tool;
 use super::runtime::{self, CHAIN, RuntimeArgs};
 use super::study::{self, TableArgs};
+use super::{above_0, folder};
 use crate::exit::CliError;
 use crate::output::{Format, news};
 use crate::progress::Bars;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use kvlab_executor::branches::{BranchPlan, Protocol, TreeExec, TreeSet};
 use kvlab_executor::closed_loop::{ExecPlan, Mode};
 use kvlab_executor::fidelity::pool_study;
@@ -26,25 +29,22 @@ pub(crate) struct LiveArgs {
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) items: ItemArgs,
-    /// Seed of generated problems; those of the policies are in the scenario
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
     /// Most tokens generated for a problem, or for each of its branches [default: enough for most of these problems]
     #[arg(long, value_name = "N")]
     pub(crate) max_new_tokens: Option<u32>,
     /// Which section is run [default: the first of these that is there]
     #[arg(long, value_enum)]
     pub(crate) study: Option<Section>,
-    /// For `trees` and `pool`: branches of a problem, as recorded by `kvlab record --branches`
-    #[arg(long, value_name = "N", default_value = "8", value_parser = super::record_branches::branch_count)]
-    pub(crate) branches: NonZeroU32,
+    /// For `trees` and `pool`: branches of a problem, as recorded by `kvlab record --branches` [default: 8]
+    #[arg(long, value_name = "N", value_parser = super::record_branches::branch_count)]
+    pub(crate) branches: Option<NonZeroU32>,
     /// For `trees` and `pool`: all branches have the root's wording, only hints differ
     #[arg(long)]
     pub(crate) one_wording: bool,
     /// For `trees`: decode at most so many of a problem's branches in one pass. With more than 1, facts differ from those of a recording one by one by
-    /// rounding
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub(crate) batch: NonZeroUsize,
+    /// rounding [default: 1]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
+    pub(crate) batch: Option<NonZeroUsize>,
     /// Folder for the result tables
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
@@ -54,7 +54,7 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
     /// Threads of the model [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) runtime: RuntimeArgs,
@@ -81,6 +81,9 @@ pub(crate) enum Work<'a> {
     Pool(TreeSet, Box<TreeExec<'a>>),
 }
 
+/// Branches of a problem when nobody says how many.
+const BRANCHES: u32 = 8;
+
 /// Prompt tokens per pass.
 const CHUNK: NonZeroUsize = match NonZeroUsize::new(256) {
     Some(chunk) => chunk,
@@ -103,31 +106,36 @@ impl LiveArgs {
         self.study.unwrap_or(first)
     }
 
-    /// Refuses a place for results that cannot be one, before anything is run: a trace, a sweep that goes on from its parts, or a file.
-    fn check_out(&self) -> Result<(), CliError> {
-        study::check_folder(&self.out)?;
-        let refused = |reason: &str| CliError::Invalid { path: self.out.clone(), reason: reason.to_owned() };
-        if self.out.join("plan.json").exists() {
-            return Err(refused(
-                "this folder holds a sweep and its parts; results of a run need one of their own",
-            ));
+    /// Refuses flags that mean nothing to the section that is run.
+    fn refuse_idle(&self, section: Section) -> Result<(), CliError> {
+        let (trees, pool) = (section == Section::Trees, section == Section::Pool);
+        let given = [
+            ("--branches", self.branches.is_some(), trees || pool, "`trees` and `pool`"),
+            ("--one-wording", self.one_wording, trees || pool, "`trees` and `pool`"),
+            ("--batch", self.batch.is_some(), trees, "`trees`"),
+        ];
+        match given.iter().find(|(_, is_given, has_use, _)| *is_given && !has_use) {
+            None => Ok(()),
+            Some((flag, .., sections)) => {
+                let run = section.to_possible_value();
+                let run = run.as_ref().map_or("", PossibleValue::get_name);
+                let reason = format!("it is for {sections} sections, and the one that is run is `{run}`");
+                Err(CliError::Usage { flag, reason })
+            }
         }
-        if self.out.exists() && !self.out.is_dir() {
-            return Err(refused("results need a folder, and this is a file"));
-        }
-        Ok(())
     }
 
     /// What `scenario` and these arguments say to run.
     pub(crate) fn work<'a>(&self, scenario: &'a Scenario, mode: Mode) -> Result<Work<'a>, CliError> {
-        self.check_out()?;
+        folder::check(&self.out)?;
         if scenario.draw.is_some() {
             let reason = "`source.fraction` and `source.stratify` draw from a trace; here the flags say which problems are run";
             return Err(CliError::Invalid { path: self.scenario.clone(), reason: reason.to_owned() });
         }
         let section = self.section(scenario);
+        self.refuse_idle(section)?;
         if section == Section::Eviction {
-            let items = self.items.load(self.seed, &self.model)?;
+            let items = self.items.load(&self.model)?;
             let plan = ExecPlan {
                 scenario,
                 mode,
@@ -138,17 +146,18 @@ impl LiveArgs {
             plan.study().map_err(ExecutorError::from)?;
             return Ok(Work::Eviction(items, plan));
         }
-        let set = self.items.trees(self.seed, &self.model, self.branches.get(), self.one_wording)?;
+        let branches = self.branches.map_or(BRANCHES, NonZeroU32::get);
+        let set = self.items.trees(&self.model, branches, self.one_wording)?;
         let plan = BranchPlan {
             times: false,
             chunk: CHUNK,
             max_new_tokens: self.max_new_tokens.unwrap_or(set.usual_new_tokens),
-            batch: self.batch,
+            batch: self.batch.unwrap_or(NonZeroUsize::MIN),
             protocol: Protocol::Corrected,
             steps: true,
             tool: tool(),
-            workload: WorkloadInfo { name: set.name.clone(), seed: self.seed, file_sha256: None },
-            seed: self.seed,
+            workload: WorkloadInfo { name: set.name.clone(), seed: self.items.seed(), file_sha256: None },
+            seed: self.items.seed(),
             grader: set.grader,
             verdict_words: set.verdict_words,
         };

@@ -1,7 +1,7 @@
 //! `kvlab merge`: the parts of a sweep that ran in shards, put together.
 
 use super::status::plan_in;
-use super::{check, study};
+use super::{check, folder, study};
 use crate::exit::{CliError, Done};
 use crate::output::news;
 use kvlab_sim::results::{Parts, Standing, StudyPlan};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    study::check_folder(&args.out)?;
+    folder::check(&args.out)?;
     let mut plan: Option<StudyPlan> = None;
     let mut parts = Vec::new();
     for folder in &args.folders {

@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod exec;
 pub(crate) mod fidelity;
 mod findings;
+mod folder;
 pub(crate) mod inspect;
 pub(crate) mod items;
 pub(crate) mod list;
@@ -32,3 +33,8 @@ pub(crate) mod sweep_plan;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod validate;
+
+/// A whole number that is not 0.
+pub(crate) fn above_0<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "accepted is a whole number from 1".to_owned())
+}

@@ -1,10 +1,12 @@
 //! `kvlab model`: what a model is, and whether it is run right.
 
-use super::runtime::{RuntimeArgs, tell};
+use super::above_0;
+use super::runtime::{RuntimeArgs, model_path, tell};
 use crate::exit::{CliError, Done};
 use crate::output;
 use crate::progress::Bars;
 use kvlab_executor::parity::{CheckPlan, CheckRow, Verdict, check_model};
+use kvlab_executor::setup::SetupOptions;
 use kvlab_executor::{ModelCard, RopeScaling};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -25,8 +27,6 @@ enum What {
         /// Print as JSON
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        runtime: RuntimeArgs,
     },
     /// Run a model in several ways and compare: with a naive pass in plain Rust, in chunks, stopped early, with evictions,
     /// and with what another implementation gave. Exit code 5 when something differs.
@@ -34,7 +34,7 @@ enum What {
         /// GGUF file, Hugging Face folder, exported ONNX decoder, or a name (`chain`, `smollm2`)
         model: String,
         /// Tokens of the probe
-        #[arg(long, value_name = "N", default_value = "12")]
+        #[arg(long, value_name = "N", default_value = "12", value_parser = above_0::<NonZeroUsize>)]
         tokens: NonZeroUsize,
         /// Leave the naive pass out (it takes about a second a token for a billion parameters)
         #[arg(long)]
@@ -43,7 +43,7 @@ enum What {
         #[arg(long, value_name = "FILE")]
         expected: Option<PathBuf>,
         /// Threads within an operator [default: all cores]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
         threads: Option<NonZeroUsize>,
         /// Print as JSON
         #[arg(long)]
@@ -56,8 +56,9 @@ enum What {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     match &args.what {
-        What::Inspect { model, json, runtime } => {
-            let card = ModelCard::read(&runtime.model_path(model, &Bars::default())?)?;
+        What::Inspect { model, json } => {
+            let path = model_path(model, &SetupOptions::from_env(), &Bars::default())?;
+            let card = ModelCard::read(&path).map_err(|error| CliError::in_model(&path, error))?;
             if *json {
                 output::json(&card)?
             } else {

@@ -1,6 +1,6 @@
 //! `kvlab paper`: published figures beside what the simulator gives under the published protocol and without its defects.
 
-use super::study;
+use super::{folder, study};
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use kvlab_sim::results::Formats;
@@ -34,6 +34,9 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(out) = &args.tables {
+        folder::check(out)?;
+    }
     let mut paths = args.scenarios.clone();
     paths.sort();
     let mut page = String::from(HEAD);
@@ -47,11 +50,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         page.push_str(&section(&scenario, &claims(&scenario)?));
         scenarios.push(scenario);
     }
-    if let Some(folder) = &args.tables {
+    if let Some(out) = &args.tables {
         let results = claim_results(&scenarios, &study::command_line())?;
-        study::check_folder(folder)?;
-        kvlab_sim::results::write(folder, &results, Formats::WITH_CSV)?;
-        news(&format!("the table of figures is in {}", folder.display()));
+        kvlab_sim::results::write(out, &results, Formats::WITH_CSV)?;
+        news(&format!("the table of figures is in {}", out.display()));
     }
     if let Some(file) = &args.check {
         let io = |source| CliError::Io { path: file.clone(), source };

@@ -1,5 +1,6 @@
 //! `kvlab record`: a model and problems become a trace.
 
+use super::above_0;
 use super::items::ItemArgs;
 use super::record_branches::{self, BranchArgs};
 use super::runtime::{self, CHAIN, RuntimeArgs};
@@ -11,7 +12,9 @@ use kvlab_executor::problems::problem_file_sha256;
 use kvlab_executor::{
     ExecutorError, Forecast, ItemSet, Model, OpenLoop, PlannedWeights, PromptLens, RecordPlan, record,
 };
-use kvlab_sim::trace::{Dtype, Leftover, LensForms, StoredFields, ToolInfo, Trace, WorkloadInfo};
+use kvlab_sim::trace::{
+    Dtype, Leftover, LensForms, StoredFields, ToolInfo, Trace, TraceWriter, WorkloadInfo, leftovers,
+};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMS")]
     pub(crate) lens: LensArg,
     /// Look through the lens at every N-th prompt position too (generated positions are always looked at)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) prompt_lens: Option<NonZeroUsize>,
     /// How queries, keys and values are stored
     #[arg(long, value_enum, default_value_t = StoreDtype::F32)]
@@ -54,21 +57,18 @@ pub(crate) struct Args {
     pub(crate) weights: Vec<WeightArg>,
     /// Most bytes the trace may take, as a number or with kB, MB, GB, KiB, MiB or GiB behind it; problems that may not fit
     /// are left out, and it is said how many
-    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "branches")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_bytes: Option<u64>,
     /// Also measure how long prefill, decoding, single layers, gates, the head and evictions take on this machine, and keep the times for
     /// `cost: {kind: measured}` of a serving study. They differ from one recording to the next, and the trace with them
     #[arg(long)]
     pub(crate) times: bool,
     /// Threads within an operator [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// Seed of generated problems, written into the trace; greedy decoding draws nothing
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
     #[command(flatten)]
     pub(crate) branching: BranchArgs,
-    /// Throw away an interrupted recording or a finished trace at --out, and begin anew
+    /// Throw away an interrupted recording at --out and begin anew; a finished trace there stays until the new one is whole, and is replaced then
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -112,35 +112,18 @@ const SMALL_WEIGHTS: usize = 8_000_000;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    check_weights(args)?;
     check_target(args)?;
     let bars = Bars::default();
     let work = match args.branching.branches {
-        None => Work::Sequences(args.items.load(args.seed, &args.model)?),
+        None => Work::Sequences(args.items.load(&args.model)?),
         Some(branches) => Work::Trees(record_branches::trees(args, branches)?),
     };
     let mut model = args.runtime.load(&args.model, args.threads, &bars)?;
-    let leftover = if args.force { Leftover::Discard } else { Leftover::Resume };
-    // The old trace steps aside, and comes back if there is no new one.
-    let aside = aside(&args.out);
-    let moved = |from: &Path, to: &Path| {
-        std::fs::rename(from, to).map_err(|source| CliError::Io { path: from.to_owned(), source })
-    };
-    let replaces = args.out.exists();
-    if replaces {
-        moved(&args.out, &aside)?;
+    match &work {
+        Work::Sequences(set) => into_trace(&mut model, set, args, leftover(args), &bars)?,
+        Work::Trees(set) => record_branches::into_trace(&mut model, set, args, leftover(args), &bars)?,
     }
-    let outcome = match &work {
-        Work::Sequences(set) => into_trace(&mut model, set, args, leftover, &bars),
-        Work::Trees(set) => record_branches::into_trace(&mut model, set, args, leftover, &bars),
-    };
-    if replaces {
-        if outcome.is_ok() {
-            std::fs::remove_dir_all(&aside).map_err(|source| CliError::Io { path: aside, source })?;
-        } else {
-            moved(&aside, &args.out)?;
-        }
-    }
-    outcome?;
     news(&format!("trace written to {}", args.out.display()));
     Ok(Done::All)
 }
@@ -151,32 +134,50 @@ enum Work {
     Trees(TreeSet),
 }
 
-/// Refuses a target that would be lost or could not be read afterwards: only a trace may be replaced, and only on demand.
-fn check_target(args: &Args) -> Result<(), CliError> {
-    let out = &args.out;
-    let refuse = |remedy| Err(CliError::Exists { path: out.clone(), remedy });
-    if out.extension().is_some_and(|extension| extension == "partial") {
-        let reason = "names ending in `.partial` are kept for unfinished recordings".to_owned();
-        return Err(CliError::Invalid { path: out.clone(), reason });
-    }
-    let Ok(meta) = out.symlink_metadata() else { return Ok(()) };
-    if !args.force {
-        return refuse("choose another --out, or give --force");
-    }
-    if !meta.is_dir() || Trace::open(out).is_err() || out.file_name().is_none() {
-        return refuse("it is no trace, so --force does not replace it: choose another --out");
-    }
-    if aside(out).exists() {
-        return refuse("a replaced trace is still beside it (`.replaced`): remove that one first");
+/// Refuses weights that are kept and not kept.
+fn check_weights(args: &Args) -> Result<(), CliError> {
+    if args.weights.len() > 1 && args.weights.contains(&WeightArg::None) {
+        let reason = "`none` goes with no other weights: leave it out, or give it alone".to_owned();
+        return Err(CliError::Usage { flag: "--weights", reason });
     }
     Ok(())
 }
 
-/// Where a trace waits while another takes its place.
-fn aside(out: &Path) -> PathBuf {
-    let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(".replaced");
-    out.with_file_name(name)
+/// What is done about what earlier recordings left.
+fn leftover(args: &Args) -> Leftover {
+    if args.force { Leftover::Replace } else { Leftover::Resume }
+}
+
+/// Refuses a target that would be lost or could not be read afterwards: only a trace may be replaced, and only on demand.
+fn check_target(args: &Args) -> Result<(), CliError> {
+    let out = &args.out;
+    let refuse = |remedy: &str| Err(CliError::Exists { path: out.clone(), remedy: remedy.to_owned() });
+    if out.extension().is_some_and(|extension| extension == "partial" || extension == "replaced") {
+        let reason =
+            "names ending in `.partial` and `.replaced` are kept for what interrupted recordings leave";
+        return Err(CliError::Invalid { path: out.clone(), reason: reason.to_owned() });
+    }
+    let Ok(meta) = out.symlink_metadata() else {
+        return Ok(TraceWriter::check_place(out, leftover(args))?);
+    };
+    if !args.force {
+        return refuse(&not_replaced(out));
+    }
+    if !meta.is_dir() || Trace::open(out).is_err() || out.file_name().is_none() {
+        return refuse("it is no trace, so --force does not replace it: choose another --out");
+    }
+    Ok(())
+}
+
+/// How a recording goes on whose place is taken; what lies beside it is of recordings that were to replace it.
+fn not_replaced(out: &Path) -> String {
+    let mut remedy = "choose another --out, or give --force".to_owned();
+    for (path, what) in leftovers(out) {
+        let goes_on = path.extension().is_some_and(|extension| extension == "partial");
+        let or = if goes_on { " and which goes on without it once the trace is moved away" } else { "" };
+        remedy += &format!("; beside it is {}, {what}, which --force removes{or}", path.display());
+    }
+    remedy
 }
 
 /// Records `set` into the trace that `args` names.
@@ -211,7 +212,7 @@ pub(crate) fn into_trace(
         },
         tool: tool(),
         workload: workload(args, &set.name)?,
-        seed: args.seed,
+        seed: args.items.seed(),
         grader: Some(set.grader),
         weights: weights(model, args, attention),
         max_bytes: args.max_bytes,
@@ -269,7 +270,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub(crate) fn workload(args: &Args, name: &str) -> Result<WorkloadInfo, CliError> {
     let digest = args.items.problems.as_ref().map(|path| problem_file_sha256(path)).transpose();
     let file_sha256 = digest.map_err(ExecutorError::from)?;
-    Ok(WorkloadInfo { name: name.to_owned(), seed: args.seed, file_sha256 })
+    Ok(WorkloadInfo { name: name.to_owned(), seed: args.items.seed(), file_sha256 })
 }
 
 /// This program.

@@ -1,7 +1,7 @@
 //! `kvlab record --branches`: problems as trees of prompts.
 
 use super::record::{Args, tool, workload};
-use super::runtime;
+use super::{above_0, runtime};
 use crate::exit::CliError;
 use crate::output::news;
 use crate::progress::Bars;
@@ -14,17 +14,18 @@ use std::num::{NonZeroU32, NonZeroUsize};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BranchArgs {
     /// Record trees of prompts instead of sequences: so many branches a problem, each behind its own prefix and behind the
-    /// root's, with a verifier's view after every layer. No queries, keys and values are stored
-    #[arg(long, value_name = "N", value_parser = branch_count, conflicts_with_all = ["hidden", "lens", "prompt_lens", "weights"])]
+    /// root's, with a verifier's view after every layer. No queries, keys and values are stored, so what chooses among them (--hidden, --lens,
+    /// --prompt-lens, --dtype, --weights) and --max-bytes do not go with it
+    #[arg(long, value_name = "N", value_parser = branch_count, conflicts_with_all = ["hidden", "lens", "prompt_lens", "weights", "dtype", "max_bytes"])]
     pub(crate) branches: Option<NonZeroU32>,
     /// With --branches: all branches have the root's wording, only hints differ
     #[arg(long, requires = "branches")]
     pub(crate) one_wording: bool,
     /// With --branches: decode at most so many of a problem's branches in one pass; 1 decodes them one by one. Facts of steps differ by rounding [default: 8]
-    #[arg(long, value_name = "N", requires = "branches")]
+    #[arg(long, value_name = "N", requires = "branches", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) batch: Option<NonZeroUsize>,
-    /// With --branches: record as the reference notebook of RKSC did, with its defects D4 to D7 and D13 (docs/papers.md) and 8 new tokens, for comparisons with
-    /// its figures only; the trace says so
+    /// With --branches: record as the reference notebook of RKSC did, with its defects D4 to D7 and D13 (docs/papers.md) and 8 new tokens where
+    /// --max-new-tokens says nothing else, for comparisons with its figures only; the trace says so
     #[arg(long, requires = "branches", conflicts_with = "batch")]
     pub(crate) as_published: bool,
     /// With --branches: leave out the facts of single decoding steps
@@ -46,7 +47,7 @@ pub(crate) fn branch_count(text: &str) -> Result<NonZeroU32, String> {
 
 /// The trees that the arguments name.
 pub(crate) fn trees(args: &Args, branches: NonZeroU32) -> Result<TreeSet, CliError> {
-    args.items.trees(args.seed, &args.model, branches.get(), args.branching.one_wording)
+    args.items.trees(&args.model, branches.get(), args.branching.one_wording)
 }
 
 /// Records the trees of `set` into the trace that `args` names.
@@ -80,7 +81,7 @@ pub(crate) fn into_trace(
         times: args.times,
         tool: tool(),
         workload: workload(args, &set.name)?,
-        seed: args.seed,
+        seed: args.items.seed(),
         grader: set.grader,
         verdict_words: set.verdict_words,
     };

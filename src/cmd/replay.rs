@@ -1,8 +1,8 @@
 //! `kvlab replay`: policies and thresholds from flags over a trace.
 
-use super::findings;
 use super::sample::SampleArgs;
 use super::study::{self, TableArgs};
+use super::{findings, folder};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(group = clap::ArgGroup::new("what").args(["policy", "theta", "pool", "share", "verify", "exit", "winner", "tau", "tau_conf", "margin"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("exits").args(["theta", "exit"]).multiple(true))]
 #[command(
     after_help = "Examples:\n  kvlab replay kvlab-out/trace --policy snapkv,vase-attnv --budget 64,96 --seed 0,1\n  \
 kvlab replay kvlab-out/trace --theta 0.5,1,2 --epsilon 0.5\n  \
@@ -35,19 +36,38 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "ID,...")]
     policy: Vec<String>,
     /// C, tokens resident per layer and KV head after an eviction (K selected + B recent)
-    #[arg(long, alias = "kv-budget", value_delimiter = ',', value_name = "TOKENS,...", default_value = "64")]
+    #[arg(
+        long,
+        visible_alias = "kv-budget",
+        requires = "policy",
+        value_delimiter = ',',
+        value_name = "TOKENS,...",
+        default_value = "64"
+    )]
     budget: Vec<u32>,
     /// B, most recent tokens always kept
-    #[arg(long, alias = "recent-buffer", default_value_t = 16, value_name = "TOKENS")]
+    #[arg(
+        long,
+        visible_alias = "recent-buffer",
+        requires = "policy",
+        default_value_t = 16,
+        value_name = "TOKENS"
+    )]
     recent: u32,
     /// First tokens always kept
-    #[arg(long, alias = "sink-tokens", default_value_t = 4, value_name = "TOKENS")]
+    #[arg(
+        long,
+        visible_alias = "sink-tokens",
+        requires = "policy",
+        default_value_t = 4,
+        value_name = "TOKENS"
+    )]
     sinks: u32,
     /// Eviction period [default: the recent buffer]
-    #[arg(long, alias = "evict-every", value_name = "TOKENS")]
+    #[arg(long, visible_alias = "evict-every", requires = "policy", value_name = "TOKENS")]
     period: Option<u32>,
     /// W, recent queries that attention scorers look at [default: the recent buffer]
-    #[arg(long, alias = "window-size", value_name = "TOKENS")]
+    #[arg(long, visible_alias = "window-size", requires = "policy", value_name = "TOKENS")]
     window: Option<u32>,
     /// Branch trees: share policies, which say what branches get the root's prefix [default: asks with --tau, else off]
     #[arg(long, value_delimiter = ',', value_name = "ID,...")]
@@ -78,7 +98,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "theta", value_delimiter = ',', value_name = "NATS,...", default_value = "0.5")]
     epsilon: Vec<f64>,
     /// First zero-based layer whose entropy is looked at
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_name = "LAYER", requires = "exits")]
     min_exit_layer: u16,
     /// What is done about keys and values that exits while decoding leave out: verify-only, copy-state, recompute or forbid
     #[arg(long, requires = "theta", value_name = "POLICY", default_value = "verify-only",
@@ -97,7 +117,13 @@ pub(crate) struct Args {
     #[arg(long, requires = "pool", value_name = "N", default_value_t = 1)]
     in_flight: u32,
     /// States whose entropy is read: final-norm, or raw as in the RKSC notebook
-    #[arg(long, value_delimiter = ',', value_name = "LENS,...", default_value = "final-norm")]
+    #[arg(
+        long,
+        requires = "exits",
+        value_delimiter = ',',
+        value_name = "LENS,...",
+        default_value = "final-norm"
+    )]
     lens: Vec<String>,
     /// Seeds of stochastic policies
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0")]
@@ -122,7 +148,11 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(out) = &args.out {
+        folder::check(out)?;
+    }
     let trace = Trace::open(&args.trace)?;
+    refuse_idle(args)?;
     let flags = "the flags of `kvlab replay`";
     if args.hole_policy != "verify-only" && asks_for_trees(args, &trace) {
         let reason = format!(
@@ -159,6 +189,30 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         ));
     }
     Ok(study::outcome(&results))
+}
+
+/// Refuses thresholds that none of the policies named has: they would be swept and change nothing.
+fn refuse_idle(args: &Args) -> Result<(), CliError> {
+    let has = |named: &[String], id: &str| named.is_empty() || named.iter().any(|given| given == id);
+    let (asks, cgee) = (has(&args.share, "asks"), has(&args.verify, "cgee"));
+    let exits = args.exit.is_empty() || args.exit.iter().any(|exit| has_lens(exit));
+    for (flag, is_given, has_use, of) in [
+        ("--tau", !args.tau.is_empty(), asks, "--share asks"),
+        ("--tau-conf", !args.tau_conf.is_empty(), cgee, "--verify cgee"),
+        ("--margin", !args.margin.is_empty(), cgee, "--verify cgee"),
+        ("--theta", !args.theta.is_empty(), exits, "--exit entropy or entropy-adaptive"),
+    ] {
+        if is_given && !has_use {
+            let reason = format!("none of the policies named has it; it is of {of}");
+            return Err(CliError::Usage { flag, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Whether an exit policy reads the lens, by threshold.
+fn has_lens(exit: &str) -> bool {
+    matches!(exit, "entropy" | "entropy-adaptive")
 }
 
 /// The flags as a scenario: one language for everything.
@@ -245,7 +299,7 @@ fn trees_text(args: &Args) -> String {
     for share in &shares {
         for verify in &verifies {
             for exit in &exits {
-                let has_lens = exit == "entropy" || exit == "entropy-adaptive";
+                let has_lens = has_lens(exit);
                 let lenses: &[String] = if has_lens { &args.lens } else { &args.lens[..1] };
                 for (winner, lens) in
                     winners.iter().flat_map(|winner| lenses.iter().map(move |lens| (winner, lens)))

@@ -5,8 +5,9 @@ use crate::output::news;
 use crate::progress::Bars;
 use kvlab_executor::setup::{LibraryFile, SetupOptions, cuda_library, ensure_library, ensure_model};
 use kvlab_executor::{ExecutorError, LoadOptions, Model, Provider, ProviderChoice, embedded_model};
+use kvlab_sim::scenario::nearest;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The name under which the demonstration model is known.
 pub(crate) const SMOLLM2: &str = "smollm2";
@@ -26,38 +27,57 @@ pub(crate) enum Ep {
     Cpu,
 }
 
-/// Arguments of verbs that run a model.
+/// Arguments of verbs that load the runtime.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct RuntimeArgs {
+pub(crate) struct LibraryArgs {
     /// ONNX Runtime library to load. Default: $ORT_DYLIB_PATH, kvlab's cache, the active Python, else it is installed
     #[arg(long, value_name = "FILE")]
-    pub(crate) ort_lib: Option<PathBuf>,
-    /// Execution provider
-    #[arg(long, value_enum, default_value_t = Ep::Auto)]
-    pub(crate) ep: Ep,
+    ort_lib: Option<PathBuf>,
 }
 
-impl RuntimeArgs {
+impl LibraryArgs {
     /// Set-up options from these arguments and the environment.
     pub(crate) fn setup_options(&self) -> SetupOptions {
         SetupOptions { ort_lib: self.ort_lib.clone(), ..SetupOptions::from_env() }
     }
+}
 
-    /// The file or folder of `model`: a name of ours, which is unpacked or fetched, or a path.
-    pub(crate) fn model_path(&self, model: &str, bars: &Bars) -> Result<PathBuf, CliError> {
-        let setup = self.setup_options();
-        Ok(match model {
-            // A file or folder of that name is meant when there is one.
-            _ if Path::new(model).exists() => PathBuf::from(model),
-            CHAIN => embedded_model(&setup).map_err(ExecutorError::from)?,
-            SMOLLM2 => ensure_model(&setup, bars).map_err(ExecutorError::from)?.path,
-            _ => PathBuf::from(model),
-        })
+/// Arguments of verbs that run a model.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct RuntimeArgs {
+    #[command(flatten)]
+    library: LibraryArgs,
+    /// Execution provider
+    #[arg(long, value_enum, default_value_t = Ep::Auto)]
+    ep: Ep,
+}
+
+/// Names that are no paths.
+const NAMES: [&str; 2] = [CHAIN, SMOLLM2];
+
+/// The file or folder of `model`: a name of ours, which is unpacked or fetched, or a path.
+pub(crate) fn model_path(model: &str, setup: &SetupOptions, bars: &Bars) -> Result<PathBuf, CliError> {
+    let path = PathBuf::from(model);
+    match model {
+        // A file or folder of that name is meant when there is one.
+        _ if path.exists() => Ok(path),
+        CHAIN => Ok(embedded_model(setup).map_err(ExecutorError::from)?),
+        SMOLLM2 => Ok(ensure_model(setup, bars).map_err(ExecutorError::from)?.path),
+        _ => {
+            let meant = nearest(model, NAMES).map_or(String::new(), |name| format!("; did you mean {name}?"));
+            let reason = format!(
+                "there is no such file or folder, and it is none of the names {}{meant}",
+                NAMES.join(", ")
+            );
+            Err(CliError::NoModel { path, reason })
+        }
     }
+}
 
+impl RuntimeArgs {
     /// The library to load: one named by hand, the GPU runtime in the cache where a GPU may be used, or the usual one.
     fn library(&self, bars: &Bars) -> Result<LibraryFile, CliError> {
-        let setup = self.setup_options();
+        let setup = self.library.setup_options();
         let is_named = setup.ort_lib.is_some() || setup.ort_dylib_path.is_some();
         let gpu = if is_named || self.ep == Ep::Cpu { None } else { cuda_library(&setup) };
         match gpu {
@@ -73,8 +93,9 @@ impl RuntimeArgs {
         threads: Option<NonZeroUsize>,
         bars: &Bars,
     ) -> Result<Model, CliError> {
+        // A model that is not there is no reason to install a runtime.
+        let path = model_path(model, &self.library.setup_options(), bars)?;
         let library = self.library(bars)?;
-        let path = self.model_path(model, bars)?;
         let mut options = LoadOptions::new(library);
         if let Some(threads) = threads {
             options.threads = threads;
@@ -84,7 +105,7 @@ impl RuntimeArgs {
             Ep::Cuda => ProviderChoice::Cuda,
             Ep::Cpu => ProviderChoice::Cpu,
         };
-        Ok(Model::load(&path, &options, bars)?)
+        Model::load(&path, &options, bars).map_err(|error| CliError::in_model(&path, error))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `kvlab setup`: what is found, what is missing, and fetching it.
 
-use super::runtime::RuntimeArgs;
+use super::runtime::LibraryArgs;
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
@@ -14,7 +14,7 @@ use kvlab_executor::setup::{self, Found, SetupReport};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    runtime: RuntimeArgs,
+    library: LibraryArgs,
     /// Also install the GPU runtime and NVIDIA's libraries for it (CUDA 13; Linux on x86-64). Its size is said first
     #[arg(long)]
     cuda: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
-    let options = args.runtime.setup_options();
+    let options = args.library.setup_options();
     let report = if args.check {
         setup::check(&options)
     } else {

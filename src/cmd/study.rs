@@ -1,5 +1,6 @@
 //! What `replay`, `sweep` and `demo` share: a scenario over a trace, into a results folder.
 
+use super::folder;
 use crate::exit::{CliError, Done};
 use crate::output::news;
 use crate::progress::Bars;
@@ -112,15 +113,6 @@ pub(crate) fn run(
     })
 }
 
-/// Refuses a folder that holds a trace.
-pub(crate) fn check_folder(folder: &Path) -> Result<(), CliError> {
-    if folder.join("manifest.json").exists() {
-        let reason = "this folder holds a trace; result tables need one of their own".to_owned();
-        return Err(CliError::Invalid { path: folder.to_owned(), reason });
-    }
-    Ok(())
-}
-
 /// What results say about `trace`.
 pub(crate) fn info(trace: &Trace) -> SourceInfo {
     let manifest = trace.manifest();
@@ -153,23 +145,28 @@ pub(crate) fn with_predictions(results: Results, predictor: Option<&Path>) -> Re
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct TableArgs {
     /// Also write the tables as CSV
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     csv: bool,
     /// Also write the tables as JSON Lines, one object a row
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     jsonl: bool,
 }
 
 impl TableArgs {
     /// CSV.
     pub(crate) const CSV: Self = Self { csv: true, jsonl: false };
+
+    /// Whether there are any.
+    pub(crate) fn is_any(self) -> bool {
+        self.csv || self.jsonl
+    }
 }
 
 /// Writes the tables and says where they are.
-pub(crate) fn write(results: &Results, folder: &Path, export: TableArgs) -> Result<(), CliError> {
-    check_folder(folder)?;
-    results::write(folder, results, Formats { csv: export.csv, jsonl: export.jsonl })?;
-    news(&format!("{} cells written to {}", results.cells.rows(), folder.display()));
+pub(crate) fn write(results: &Results, out: &Path, export: TableArgs) -> Result<(), CliError> {
+    folder::check(out)?;
+    results::write(out, results, Formats { csv: export.csv, jsonl: export.jsonl })?;
+    news(&format!("{} cells written to {}", results.cells.rows(), out.display()));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! `kvlab sweep`: a scenario over a trace, in parts that are kept.
 
 use super::sample::SampleArgs;
-use super::{check, findings, shard, study, sweep_plan};
+use super::{check, findings, folder, shard, study, sweep_plan};
 use crate::exit::{CliError, Done};
 use crate::output::{self, Format, news};
 use crate::progress::Bars;
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
     /// How the cells are printed
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, conflicts_with = "dry_run")]
     format: Format,
 }
 
@@ -90,6 +90,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     let scenario = args.sample.on(Scenario::load(&path)?, &path)?;
     if args.check {
         check::refuse_without_claims(&scenario, &path)?;
+    }
+    if args.predict.is_some() && scenario.eviction.is_none() {
+        let reason = format!("{} has no `eviction` section, whose cells are predicted", path.display());
+        return Err(CliError::Usage { flag: "--predict", reason });
     }
     with_source(&path, args.trace.as_deref(), &scenario, |source, info| over(args, &scenario, source, info))
 }
@@ -144,11 +148,15 @@ fn over(
             &study::with_predictions(assemble(&study.plan(&command, 1), &parts)?, args.predict.as_deref())?,
         );
     };
-    study::check_folder(out)?;
+    folder::check(out)?;
     let shard = shard::chosen(args.shard)?;
     if args.check && shard.count > 1 {
         let reason = "--check: a shard makes no tables; `kvlab merge --check` compares them".to_owned();
         return Err(CliError::Invalid { path: out.clone(), reason });
+    }
+    if args.export.is_any() && shard.count > 1 {
+        let reason = "a shard makes no tables: `kvlab merge` has these flags".to_owned();
+        return Err(CliError::Usage { flag: "--csv, --jsonl", reason });
     }
     if args.fresh && shard.count > 1 {
         let reason =

@@ -1,7 +1,7 @@
 //! `kvlab tune`: which setting to ship, with a guarantee.
 
 use super::sample::SampleArgs;
-use super::study;
+use super::{folder, study};
 use crate::exit::{CliError, Done};
 use crate::output::{self, significant};
 use kvlab_sim::scenario::{Direction, Scenario, ScenarioError, TuneFlags, TunedStudy};
@@ -114,6 +114,9 @@ impl Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(out) = &args.out {
+        folder::check(out)?;
+    }
     let scenario = args.sample.on(Scenario::load(&args.scenario)?, &args.scenario)?;
     let spec = scenario
         .tune
@@ -137,10 +140,6 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 }
 
 fn write(report: &TuneReport, text: &str, out: &std::path::Path) -> Result<(), CliError> {
-    if out.join("manifest.json").exists() || out.join("results.json").exists() {
-        let reason = "this folder holds a trace or results; a recommendation needs one of its own".to_owned();
-        return Err(CliError::Invalid { path: out.to_owned(), reason });
-    }
     let json = serde_json::to_string_pretty(report).map_err(|error| CliError::Output(error.into()))?;
     let mut files = vec![("tune.txt".to_owned(), text.as_bytes().to_vec())];
     let mut obsolete = Vec::new();

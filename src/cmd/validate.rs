@@ -5,7 +5,7 @@ use crate::exit::{CliError, Done};
 use crate::output;
 use kvlab_sim::run::Study;
 use kvlab_sim::scenario::Scenario;
-use kvlab_sim::trace::{Depth, verify_to};
+use kvlab_sim::trace::{Depth, leftovers, verify_to};
 use std::path::PathBuf;
 
 /// Check a trace folder, a scenario file or a results folder, and say what is wrong and where.
@@ -42,6 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
 
 fn checked(args: &Args) -> Result<Done, CliError> {
     let path = &args.path;
+    if args.deep && (path.is_file() || path.join("results.json").exists()) {
+        let reason = format!("it is for traces, and {} is none", path.display());
+        return Err(CliError::Usage { flag: "--deep", reason });
+    }
     if path.is_file() {
         let scenario = Scenario::load(path)?;
         let mut text = format!("{}: scenario `{}` is valid\n", path.display(), scenario.id);
@@ -97,6 +101,9 @@ fn checked(args: &Args) -> Result<Done, CliError> {
             "{problems} problems with {outcomes} branch outcomes and {} requests checked\n",
             report.requests
         ))?;
+    }
+    for (beside, what) in leftovers(path) {
+        output::news(&format!("note: beside it is {}, {what}", beside.display()));
     }
     for name in &report.unlisted {
         output::news(&format!("note: {name} is in the folder but not in the manifest; it was not read"));

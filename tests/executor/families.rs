@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use half::bf16;
 use kvlab_executor::{
-    CacheMemory, DecodeError, ExecutorError, LensOptions, LoadOptions, Model, ModelError, Quantity, Quiet,
-    Taps,
+    CacheMemory, DecodeError, ExecutorError, LensOptions, LoadOptions, Model, ModelCard, ModelError,
+    Quantity, Quiet, Taps,
 };
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
@@ -35,11 +35,11 @@ fn features_that_are_not_done_are_refused_by_name() {
     let cases = [
         ("gemma", "", "its family is \"gemma\"; supported are llama, mistral, phi3, qwen2, qwen3"),
         ("llama", r#", "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}"#, "rope scaling is dynamic"),
-        ("llama", r#", "rope_scaling": {"rope_type": "yarn"}"#, "rope scaling factor is None"),
+        ("llama", r#", "rope_scaling": {"rope_type": "yarn"}"#, "rope scaling factor is absent"),
         (
             "phi3",
             r#", "rope_scaling": {"rope_type": "longrope"}"#,
-            "original_max_position_embeddings is None",
+            "original_max_position_embeddings is absent",
         ),
         ("phi3", r#", "partial_rotary_factor": 0.75"#, "partial_rotary_factor is 0.75; supported is 1"),
         (
@@ -240,10 +240,83 @@ fn half_width_weights_are_widened() {
     assert!(error > 0.0 && error < 0.5, "{error}");
 }
 
+/// Fewer layers than are stored would run, and be recorded as if they were the model.
+#[test]
+fn a_configuration_of_another_model_is_refused_with_its_key() {
+    let with = |family: &str, key: &str, value: serde_json::Value| {
+        let folder = copy_of(family, |folder, all| {
+            fs::write(folder.join("model.safetensors"), safetensors::serialize(all.iter(), None).unwrap())
+                .unwrap();
+        });
+        let path = folder.path().join("config.json");
+        let mut config: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        config[key] = value;
+        fs::write(&path, config.to_string()).unwrap();
+        folder
+    };
+    for (family, key, value, expected) in [
+        ("llama3", "num_hidden_layers", 3.into(), "num_hidden_layers is 3, but the tensors are of 4 layers"),
+        ("llama3", "num_hidden_layers", 5.into(), "num_hidden_layers is 5, but the tensors are of 4 layers"),
+        (
+            "llama3",
+            "vocab_size",
+            500.into(),
+            "vocab_size is 500, but \"model.embed_tokens.weight\" has 512 rows",
+        ),
+        ("llama3", "tie_word_embeddings", true.into(), "\"lm_head.weight\" is stored and differs"),
+        ("qwen2", "tie_word_embeddings", false.into(), "\"lm_head.weight\" is not stored"),
+        ("qwen2", "num_key_value_heads", 1.into(), "the configuration needs [16, 64]"),
+    ] {
+        let folder = with(family, key, value);
+        let card = ModelCard::read(folder.path()).unwrap_err().to_string();
+        assert!(card.contains(expected), "{key}: {card}");
+        assert_eq!(load_error(folder.path()).to_string(), card);
+    }
+    // A head that is stored once more is no contradiction.
+    let folder = copy_of("qwen2", |folder, all| {
+        let head = all.tensor("model.embed_tokens.weight").unwrap();
+        let tensors = all.iter().chain([("lm_head.weight", head)]);
+        fs::write(folder.join("model.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    });
+    assert!(ModelCard::read(folder.path()).unwrap().config.tied);
+}
+
+/// The libraries that read them speak of their own types.
+#[test]
+fn texts_of_a_folder_that_cannot_be_read_are_named_in_words_of_ours() {
+    let folder = copy_of("qwen2", |folder, all| {
+        fs::write(folder.join("model.safetensors"), safetensors::serialize(all.iter(), None).unwrap())
+            .unwrap();
+    });
+    let ends = folder.path().join("generation_config.json");
+    let tokenizer = folder.path().join("tokenizer.json");
+    for (file, text, expected) in [
+        (&ends, r#"{"eos_token_id": "end"}"#, "expected a token id, 0 to 4294967295, or a list of token ids"),
+        (&ends, r#"{"eos_token_id": [2, -1]}"#, "generation_config.json: invalid value: integer `-1`"),
+        (&tokenizer, "{", "tokenizer.json: it is no JSON: EOF while parsing an object at line 1 column 1"),
+        (
+            &tokenizer,
+            r#"{"model": {"type": "Runes"}}"#,
+            "tokenizer.json: `model.type` is \"Runes\"; accepted are BPE",
+        ),
+        (&tokenizer, "[]", "tokenizer.json: `model.type` is absent"),
+    ] {
+        fs::write(file, text).unwrap();
+        let card = ModelCard::read(folder.path()).unwrap_err().to_string();
+        assert!(card.contains(expected) && card.contains(&*folder.path().to_string_lossy()), "{card}");
+        assert!(!card.contains("untagged"), "{card}");
+        fs::remove_file(file).unwrap();
+    }
+    fs::write(&ends, r#"{"eos_token_id": [2, 3]}"#).unwrap();
+    assert!(ModelCard::read(folder.path()).is_ok());
+}
+
 #[test]
 fn damaged_weights_files_are_errors() {
     let folder = copy_of("qwen2", |folder, _| fs::write(folder.join("model.safetensors"), b"short").unwrap());
-    assert!(matches!(load_error(folder.path()), ExecutorError::Model(ModelError::Io { .. })));
+    let text = load_error(folder.path()).to_string();
+    assert!(text.contains("the file is 5 bytes long, accepted is 8 bytes"), "{text}");
     fs::write(folder.path().join("model.safetensors"), [u64::MAX.to_le_bytes(), [0; 8]].concat()).unwrap();
     let text = load_error(folder.path()).to_string();
     assert!(text.contains("the size of the header is 18446744073709551615"), "{text}");

@@ -250,6 +250,16 @@ fn gguf_files_that_do_not_fit_are_refused_by_name() {
         matches!(&error, ExecutorError::Model(ModelError::NonFiniteWeight { element: 2, .. })),
         "{error}"
     );
+    for (key, value, expected) in [
+        ("block_count", 3, "qwen2.block_count is 3, but the tensors are of 4 layers"),
+        ("vocab_size", 500, "qwen2.vocab_size is 500, but \"token_embd.weight\" has 512 rows"),
+    ] {
+        let error = refused(&|writer| {
+            writer.keys.retain(|found| !found.0.ends_with(key));
+            writer.count(&format!("ARCH.{key}"), &value.into());
+        });
+        assert!(error.to_string().contains(expected), "{error}");
+    }
     let error = refused(&|writer| writer.keys.retain(|key| !key.0.ends_with("block_count")));
     assert!(error.to_string().contains("\"qwen2.block_count\" is missing"), "{error}");
     let error = refused(&|writer| {

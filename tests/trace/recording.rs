@@ -156,6 +156,12 @@ fn other_settings_cannot_continue_a_recording() {
         }
         other => panic!("{other}"),
     }
+    // What people choose comes before what follows from it and stands earlier in the header.
+    let mut header = recorded_header(Dtype::F32);
+    header.decoding.max_new_tokens += 1;
+    header.workload.name = "other".to_owned();
+    let error = TraceWriter::create(&folder.trace(), header, Leftover::Resume).unwrap_err();
+    assert!(error.to_string().contains("begun with `workload.name`"), "{error}");
     // Inside a part of the header, and what is there now only.
     let mut header = recorded_header(Dtype::F32);
     header.decoding.batch = Some(8);
@@ -184,6 +190,69 @@ fn an_existing_target_is_never_touched() {
         assert!(matches!(error, TraceError::Exists { .. }), "{error}");
     }
     assert_eq!(files(&folder.trace()), before);
+}
+
+/// A recording of another seed that is to replace what is there.
+fn replacement(folder: &Folder) -> Result<TraceWriter, TraceError> {
+    let header = TraceHeader { seed: 4, ..recorded_header(Dtype::F32) };
+    TraceWriter::create(&folder.trace(), header, Leftover::Replace)
+}
+
+#[test]
+fn a_trace_is_replaced_when_the_new_one_is_whole_and_not_before() {
+    let folder = Folder::empty();
+    complete(writer(&folder, Leftover::Refuse));
+    let (old, aside) = (files(&folder.trace()), folder.trace().with_extension("replaced"));
+    let mut new = replacement(&folder).unwrap();
+    sequences()[0].record(&mut new, &[4]).unwrap();
+    drop(new);
+    // Killed here, the old one is where it was, and the new one beside it is no trace.
+    assert_eq!(files(&folder.trace()), old);
+    assert!(folder.partial().exists() && !aside.exists());
+    complete(replacement(&folder).unwrap());
+    assert_eq!(Trace::open(&folder.trace()).unwrap().manifest().seed, 4);
+    assert!(!folder.partial().exists() && !aside.exists());
+    // What is no trace is not replaced, by whatever name.
+    fs::write(folder.trace().join("manifest.json"), "{}").unwrap();
+    assert!(matches!(replacement(&folder), Err(TraceError::Exists { .. })));
+    fs::remove_dir_all(folder.trace()).unwrap();
+    complete(writer(&folder, Leftover::Refuse));
+    fs::create_dir(&aside).unwrap();
+    fs::write(aside.join("thesis.txt"), "x").unwrap();
+    assert!(matches!(replacement(&folder), Err(TraceError::Exists { path }) if path == aside));
+    assert!(aside.join("thesis.txt").exists());
+}
+
+/// The change of places, cut between its steps: both traces are whole, and the next recording finishes it.
+#[test]
+fn killed_while_two_traces_change_places_neither_is_lost() {
+    let (folder, other) = (Folder::empty(), Folder::empty());
+    complete(writer(&folder, Leftover::Refuse));
+    complete(replacement(&other).unwrap());
+    let (old, new) = (files(&folder.trace()), files(&other.trace()));
+    let aside = folder.trace().with_extension("replaced");
+    fs::rename(folder.trace(), &aside).unwrap();
+    // Without the new one the old one is asked for, and refused to be overlooked.
+    for leftover in [Leftover::Refuse, Leftover::Discard, Leftover::Resume] {
+        let error = TraceWriter::create(&folder.trace(), recorded_header(Dtype::F32), leftover).unwrap_err();
+        assert!(matches!(error, TraceError::Aside { .. }), "{error}");
+    }
+    fs::rename(other.trace(), folder.partial()).unwrap();
+    let error = Trace::open(&folder.trace()).unwrap_err();
+    assert!(error.to_string().contains("trace.replaced: the trace that was at"), "{error}");
+    assert_eq!(files(&aside), old);
+    let header = TraceHeader { seed: 4, ..recorded_header(Dtype::F32) };
+    complete(TraceWriter::create(&folder.trace(), header, Leftover::Resume).unwrap());
+    assert_eq!(files(&folder.trace()), new);
+    assert!(!aside.exists() && !folder.partial().exists());
+    // Cut while the old one was removed: it is named, and the next replacement takes it away.
+    fs::create_dir_all(aside.join("tensors")).unwrap();
+    fs::write(aside.join("tensors/00000-00000000.safetensors"), "x").unwrap();
+    let found = kvlab_sim::trace::leftovers(&folder.trace());
+    assert_eq!(found.iter().map(|(path, _)| path).collect::<Vec<_>>(), [&aside]);
+    complete(replacement(&folder).unwrap());
+    assert_eq!(files(&folder.trace()), new);
+    assert!(!aside.exists());
 }
 
 #[test]

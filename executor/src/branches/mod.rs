@@ -125,6 +125,7 @@ pub fn record_branches(
         },
     )?;
     let mut writer = TraceWriter::create(target, header, leftover)?;
+    check_continued(model, &writer, items, plan)?;
     let done = writer.finished_problems() as usize;
     if writer.misses_times() {
         let mut longest = 0;
@@ -142,6 +143,34 @@ pub fn record_branches(
     }
     progress.finish();
     Ok(writer.finish()?)
+}
+
+/// Refuses to continue a recording of other trees than `items`.
+fn check_continued(
+    model: &mut Model,
+    writer: &TraceWriter,
+    items: &[TreeItem],
+    plan: &BranchPlan,
+) -> Result<(), ExecutorError> {
+    record::check_items(
+        writer.problems().map(|problem| problem.item.as_str()),
+        items.iter().map(|item| item.item.as_str()),
+    )?;
+    let tokens = writer.branch_tokens()?;
+    let mut tokens = tokens.as_slice();
+    for (problem, item) in writer.problems().zip(items) {
+        // The root is a row too.
+        let (found, asked) = ((problem.branches as usize).saturating_sub(1), item.branches.len());
+        if found != asked {
+            return Err(RecordError::OtherBranches { item: item.item.clone(), found, asked }.into());
+        }
+        let prompts = prompts(model, item, plan)?.concat();
+        match tokens.strip_prefix(prompts.as_slice()) {
+            Some(rest) => tokens = rest,
+            None => return Err(RecordError::OtherWordings { item: item.item.clone() }.into()),
+        }
+    }
+    Ok(())
 }
 
 /// One problem with all its counterfactuals, as [`record_branches`] stores it.

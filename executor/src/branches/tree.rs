@@ -3,7 +3,7 @@
 use std::{fmt, path::Path};
 
 use crate::{
-    grade,
+    grade::{self, AUTO, Checker},
     items::{chain_new_tokens, grade_chain},
     problems::{GSM8K_SAMPLE, Problem, ProblemError, parse_problems, read_problems},
     record::Grader,
@@ -103,21 +103,26 @@ impl TreeSet {
         match id {
             "chain" => Ok(Self::chain(level, count, seed, branches, one_wording)),
             "gsm8k" => {
-                let problems = parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample"))?;
+                let problems = parse_problems(GSM8K_SAMPLE, Path::new("the built-in GSM8K sample"), &AUTO)?;
                 Ok(Self::of_problems("gsm8k-sample", &problems, branches, one_wording))
             }
             _ => Err(ProblemError::NotBranched { found: id.to_owned(), accepted: vec!["chain", "gsm8k"] }),
         }
     }
 
-    /// The problems of a file; the set is named as the file is, without extension.
+    /// The problems of a file, their answers checked by `checker`; the set is named as the file is, without extension.
     ///
     /// # Errors
     /// As [`read_problems`].
-    pub fn of_file(path: &Path, branches: u32, one_wording: bool) -> Result<Self, ProblemError> {
-        let problems = read_problems(path)?;
+    pub fn of_file(
+        path: &Path,
+        checker: &Checker,
+        branches: u32,
+        one_wording: bool,
+    ) -> Result<Self, ProblemError> {
+        let problems = read_problems(path, checker)?;
         let name = path.file_stem().map_or_else(|| "problems".into(), |stem| stem.to_string_lossy());
-        Ok(Self::of_problems(&name, &problems, branches, one_wording))
+        Ok(Self { grader: checker.grade, ..Self::of_problems(&name, &problems, branches, one_wording) })
     }
 
     /// The given problems, each with `branches` branches: eight framings of the question and eight hints in turn.

@@ -187,9 +187,11 @@ impl Context<'_> {
         }
         let ratios: Vec<Option<f64>> = footprints.iter().map(|footprint| footprint.mean_keep_ratio).collect();
         row.mean("mean_keep_ratio", self.bootstrap.mean(&ratios), ratios.iter().flatten().count());
-        if evictions == 0 && cell.plan.stack.as_ref().is_ok_and(|stack| stack.can_evict()) {
+        if let (0, Ok(stack)) = (evictions, &cell.plan.stack)
+            && stack.can_evict()
+        {
             let longest = footprints.iter().map(|footprint| footprint.seen).max().unwrap_or(0);
-            row.text("lint", never_triggered(cell.plan.budget, longest));
+            row.text("lint", never_triggered(cell.plan.budget, stack.period(), longest));
         }
         Ok(())
     }

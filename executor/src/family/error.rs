@@ -53,6 +53,18 @@ pub enum ModelError {
         /// The values accepted.
         accepted: &'static str,
     },
+    /// A configuration says otherwise than what lies beside it.
+    #[error("failed to load {}: {key} is {found}, but {others}", path.display())]
+    Contradiction {
+        /// The file of the configuration.
+        path: PathBuf,
+        /// Its key.
+        key: String,
+        /// The value found.
+        found: String,
+        /// What tensors or the tokenizer say.
+        others: String,
+    },
     /// A weight that is not there.
     #[error("failed to load {}: tensor {tensor:?} is missing", path.display())]
     MissingTensor {

@@ -36,6 +36,14 @@ pub(crate) fn from_gguf(file: &GgufFile) -> Result<(&'static dyn Family, Decoder
         path: file.path().to_owned(),
         tensor: "token_embd.weight".to_owned(),
     })?;
+    if let Some(found) = keys.optional_count("vocab_size")?.filter(|found| *found != embedding.shape[0]) {
+        return Err(ModelError::Contradiction {
+            path: file.path().to_owned(),
+            key: keys.name("vocab_size"),
+            found: found.to_string(),
+            others: format!("\"token_embd.weight\" has {} rows", embedding.shape[0]),
+        });
+    }
     let epsilon = keys.name("attention.layer_norm_rms_epsilon");
     let config = DecoderConfig {
         family: family.id(),

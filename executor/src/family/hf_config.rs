@@ -167,9 +167,10 @@ impl RopeReader<'_> {
     }
 
     fn need(&self, value: Option<f64>, name: &'static str) -> Result<f64, ModelError> {
-        value
-            .filter(|value| value.is_finite() && *value > 0.0)
-            .ok_or_else(|| self.refuse(name, format!("{value:?}"), "a number above 0"))
+        value.filter(|value| value.is_finite() && *value > 0.0).ok_or_else(|| {
+            let found = value.map_or_else(|| "absent".to_owned(), |value| value.to_string());
+            self.refuse(name, found, "a number above 0")
+        })
     }
 
     fn scaling(&self, rope: Option<&RawRope>) -> Result<ScaledRope, ModelError> {

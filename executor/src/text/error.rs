@@ -1,6 +1,6 @@
 //! What can go wrong with texts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::gguf::GgufError;
 
@@ -47,6 +47,14 @@ pub enum TextError {
         /// What is wrong with the item.
         found: String,
     },
+    /// A file that is no tokenizer.
+    #[error("failed to read the tokenizer {}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The tokenizer library refused.
     #[error("failed to {action}: {why}")]
     Tokenizer {
@@ -69,6 +77,10 @@ pub enum TextError {
 }
 
 impl TextError {
+    pub(crate) fn file(path: &Path, why: impl ToString) -> Self {
+        Self::File { path: path.to_owned(), why: why.to_string() }
+    }
+
     pub(crate) fn tokenizer(action: &'static str) -> impl FnOnce(tokenizers::Error) -> Self {
         move |error| Self::Tokenizer { action, why: error.to_string() }
     }

@@ -1,8 +1,11 @@
 //! Tokenizer and chat template of a model's files.
 
-use std::{collections::BTreeSet, io, path::Path};
+use std::{collections::BTreeSet, fmt, io, path::Path};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Unexpected, Visitor},
+};
 
 use super::{ChatTemplate, TextCodec, TextError};
 use crate::{error::ExecutorError, family::ModelError, gguf::GgufFile};
@@ -14,16 +17,42 @@ pub(crate) struct Texts {
     pub(crate) template: Option<ChatTemplate>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
+/// A token id, or a list of them.
+#[derive(Debug)]
+struct TokenIds(Vec<u32>);
+
+impl<'de> Deserialize<'de> for TokenIds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TokenIdsVisitor)
+    }
+}
+
+struct TokenIdsVisitor;
+
+impl<'de> Visitor<'de> for TokenIdsVisitor {
+    type Value = TokenIds;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token id, 0 to 4294967295, or a list of token ids")
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<TokenIds, E> {
+        let id = u32::try_from(id).map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &self))?;
+        Ok(TokenIds(vec![id]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TokenIds, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(id) = list.next_element()? {
+            ids.push(id);
+        }
+        Ok(TokenIds(ids))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct RawEnds {
-    eos_token_id: Option<OneOrMany>,
+    eos_token_id: Option<TokenIds>,
     /// Where `genai_config.json` has them.
     model: Option<Box<RawEnds>>,
 }
@@ -51,11 +80,8 @@ pub(crate) fn folder_texts(path: &Path) -> Result<Texts, ExecutorError> {
     let mut ends = BTreeSet::new();
     for name in ["config.json", "generation_config.json", "genai_config.json"] {
         let raw = optional_json::<RawEnds>(&path.join(name))?;
-        match raw.model.and_then(|model| model.eos_token_id).or(raw.eos_token_id) {
-            Some(OneOrMany::One(end)) => ends.extend([end]),
-            Some(OneOrMany::Many(several)) => ends.extend(several),
-            None => {}
-        }
+        let found = raw.model.and_then(|model| model.eos_token_id).or(raw.eos_token_id);
+        ends.extend(found.into_iter().flat_map(|TokenIds(found)| found));
     }
     let tokenizer = path.join("tokenizer.json");
     let codec = tokenizer.is_file().then(|| TextCodec::from_json(&tokenizer, ends)).transpose()?;

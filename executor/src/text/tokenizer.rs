@@ -47,6 +47,22 @@ pub struct TextCodec {
     digest: String,
 }
 
+/// Why the file `path` is no tokenizer. The library's own words are about its types.
+fn why_not(path: &Path) -> String {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) => return error.to_string(),
+        Ok(text) => text,
+    };
+    let value: serde_json::Value = match serde_json::from_str(&text) {
+        Err(error) => return format!("it is no JSON: {error}"),
+        Ok(value) => value,
+    };
+    let kind = value["model"]["type"].as_str().map_or("absent".to_owned(), |kind| format!("{kind:?}"));
+    format!(
+        "`model.type` is {kind}; accepted are BPE, Unigram, WordLevel and WordPiece, each with its vocabulary and merges as Hugging Face tokenizers write them"
+    )
+}
+
 impl TextCodec {
     /// From the metadata of a GGUF file.
     pub(crate) fn from_gguf(file: &GgufFile) -> Result<Self, TextError> {
@@ -100,13 +116,10 @@ impl TextCodec {
 
     /// From a `tokenizer.json`; `ends` are the tokens that end a text.
     pub(crate) fn from_json(path: &Path, ends: BTreeSet<u32>) -> Result<Self, TextError> {
-        let tokenizer = Tokenizer::from_file(path).map_err(TextError::tokenizer("read tokenizer.json"))?;
-        let digest = sha256_of_file(path).map_err(|error| TextError::Tokenizer {
-            action: "read tokenizer.json",
-            why: error.to_string(),
-        })?;
+        let tokenizer = Tokenizer::from_file(path).map_err(|_| TextError::file(path, why_not(path)))?;
+        let digest = sha256_of_file(path).map_err(|error| TextError::file(path, error))?;
         // What stands before nothing stands before everything.
-        let marks = tokenizer.encode_fast("", true).map_err(TextError::tokenizer("read tokenizer.json"))?;
+        let marks = tokenizer.encode_fast("", true).map_err(|error| TextError::file(path, error))?;
         let begin = marks.get_ids().first().copied();
         Ok(Self { tokenizer, begin, adds_own_specials: true, ends, digest })
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{names::Spelling, source::TensorFile};
+use super::{agreement::Shapes, names::Spelling, source::TensorFile};
 use crate::{
     family::ModelError,
     gguf::{DenseTensor, GgufFile},
@@ -11,6 +11,13 @@ use crate::{
 /// The tensors of one GGUF file.
 #[derive(Debug)]
 pub(crate) struct GgufTensors<'a>(pub(crate) &'a GgufFile);
+
+impl GgufTensors<'_> {
+    /// The shapes of all tensors.
+    pub(crate) fn shapes(&self) -> Shapes {
+        self.0.tensors().iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect()
+    }
+}
 
 impl TensorFile for GgufTensors<'_> {
     fn path(&self) -> &Path {

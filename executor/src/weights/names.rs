@@ -1,4 +1,6 @@
-//! The parts of a decoder and what they are called in files.
+//! The parts of a decoder, what they are called in files, and their shapes.
+
+use crate::family::DecoderConfig;
 
 /// A weight of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +54,69 @@ impl Spelling {
     }
 
     pub(crate) fn layer(self, part: Part, layer: usize) -> String {
+        let name = match self {
+            Self::Gguf => gguf(part),
+            Self::HuggingFace => hugging_face(part),
+        };
+        format!("{}{layer}.{name}", self.before_layer())
+    }
+
+    /// The layer that a name speaks of.
+    pub(crate) fn layer_of(self, name: &str) -> Option<usize> {
+        name.strip_prefix(self.before_layer())?.split('.').next()?.parse().ok()
+    }
+
+    fn before_layer(self) -> &'static str {
         match self {
-            Self::Gguf => format!("blk.{layer}.{}", gguf(part)),
-            Self::HuggingFace => format!("model.layers.{layer}.{}", hugging_face(part)),
+            Self::Gguf => "blk.",
+            Self::HuggingFace => "model.layers.",
+        }
+    }
+}
+
+impl Outer {
+    /// Its shape, outermost axis first.
+    pub(crate) fn shape(self, config: &DecoderConfig) -> Vec<usize> {
+        match self {
+            Self::Embedding | Self::Head => vec![config.vocab, config.hidden],
+            Self::FinalNorm => vec![config.hidden],
+        }
+    }
+}
+
+impl Part {
+    /// The parts of a layer in a file.
+    pub(crate) fn of(config: &DecoderConfig) -> Vec<Self> {
+        let mut parts = vec![Self::AttentionNorm, Self::Output, Self::FfnNorm, Self::Down];
+        if config.fused {
+            parts.extend([Self::JoinedAttention, Self::JoinedFfn]);
+        } else {
+            parts.extend([Self::Query, Self::Key, Self::Value, Self::Gate, Self::Up]);
+        }
+        if config.qkv_bias {
+            parts.extend([Self::QueryBias, Self::KeyBias, Self::ValueBias]);
+        }
+        if config.qk_norm {
+            parts.extend([Self::QueryNorm, Self::KeyNorm]);
+        }
+        parts
+    }
+
+    /// Its shape, outermost axis first: matrices are `[out, in]`.
+    pub(crate) fn shape(self, config: &DecoderConfig) -> Vec<usize> {
+        let (hidden, ffn, q, kv) = (config.hidden, config.ffn, config.q_width(), config.kv_width());
+        match self {
+            Self::AttentionNorm | Self::FfnNorm => vec![hidden],
+            Self::Query => vec![q, hidden],
+            Self::Key | Self::Value => vec![kv, hidden],
+            Self::QueryBias => vec![q],
+            Self::KeyBias | Self::ValueBias => vec![kv],
+            Self::QueryNorm | Self::KeyNorm => vec![config.head_dim],
+            Self::Output => vec![hidden, q],
+            Self::Gate | Self::Up => vec![ffn, hidden],
+            Self::Down => vec![hidden, ffn],
+            Self::JoinedAttention => vec![q + 2 * kv, hidden],
+            Self::JoinedFfn => vec![2 * ffn, hidden],
         }
     }
 }

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata};
 use serde::Deserialize;
 
-use super::{names::Spelling, source::TensorFile};
+use super::{agreement::Shapes, names::Spelling, source::TensorFile};
 use crate::{family::ModelError, gguf::DenseTensor};
 
 const SINGLE: &str = "model.safetensors";
@@ -56,6 +56,12 @@ impl SafetensorsTensors {
         })
     }
 
+    /// The shapes of all tensors.
+    pub(crate) fn shapes(&self) -> Shapes {
+        let tensors = self.shards.iter().flat_map(|shard| shard.header.tensors());
+        tensors.map(|(name, info)| (name, info.shape.clone())).collect()
+    }
+
     /// The files, in the order of their names.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().map(|shard| shard.path.as_path())
@@ -90,6 +96,10 @@ impl Shard {
             found,
             accepted,
         };
+        if length < 8 {
+            let accepted = "8 bytes of the header's size, the header, and the tensors";
+            return Err(damaged("the file".to_owned(), format!("{length} bytes long"), accepted.to_owned()));
+        }
         let mut size = [0; 8];
         file.read_exact(&mut size).map_err(ModelError::io("read", &path))?;
         let size = u64::from_le_bytes(size);

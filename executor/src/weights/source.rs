@@ -85,22 +85,17 @@ impl FileWeights<'_> {
         }
     }
 
-    fn part(&self, layer: usize, part: Part, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        self.read(self.file.spelling().layer(part, layer), shape)
+    fn part(&self, layer: usize, part: Part) -> Result<Vec<f32>, ModelError> {
+        self.read(self.file.spelling().layer(part, layer), &part.shape(self.config))
+    }
+
+    fn outer(&self, part: Outer) -> Result<Vec<f32>, ModelError> {
+        self.read(self.file.spelling().outer(part), &part.shape(self.config))
     }
 
     /// A query or key matrix, or bias, with its rows in half-split order.
-    fn rotated_part(
-        &self,
-        layer: usize,
-        part: Part,
-        heads: usize,
-        columns: Option<usize>,
-    ) -> Result<Vec<f32>, ModelError> {
-        let rows = heads * self.config.head_dim;
-        let shape: Vec<usize> = std::iter::once(rows).chain(columns).collect();
-        let data = self.part(layer, part, &shape)?;
-        Ok(self.in_half_split_order(data, heads))
+    fn rotated_part(&self, layer: usize, part: Part, heads: usize) -> Result<Vec<f32>, ModelError> {
+        Ok(self.in_half_split_order(self.part(layer, part)?, heads))
     }
 
     fn in_half_split_order(&self, data: Vec<f32>, heads: usize) -> Vec<f32> {
@@ -116,12 +111,12 @@ impl FileWeights<'_> {
         let (hidden, q, kv) = (config.hidden, config.q_width(), config.kv_width());
         if !config.fused {
             return Ok([
-                self.rotated_part(layer, Part::Query, config.q_heads, Some(hidden))?,
-                self.rotated_part(layer, Part::Key, config.kv_heads, Some(hidden))?,
-                self.part(layer, Part::Value, &[kv, hidden])?,
+                self.rotated_part(layer, Part::Query, config.q_heads)?,
+                self.rotated_part(layer, Part::Key, config.kv_heads)?,
+                self.part(layer, Part::Value)?,
             ]);
         }
-        let mut query = self.part(layer, Part::JoinedAttention, &[q + 2 * kv, hidden])?;
+        let mut query = self.part(layer, Part::JoinedAttention)?;
         let mut key = query.split_off(q * hidden);
         let value = key.split_off(kv * hidden);
         Ok([
@@ -135,19 +130,18 @@ impl FileWeights<'_> {
     fn gate_and_up(&self, layer: usize) -> Result<[Vec<f32>; 2], ModelError> {
         let (hidden, ffn) = (self.config.hidden, self.config.ffn);
         if !self.config.fused {
-            let gate = self.part(layer, Part::Gate, &[ffn, hidden])?;
-            return Ok([gate, self.part(layer, Part::Up, &[ffn, hidden])?]);
+            return Ok([self.part(layer, Part::Gate)?, self.part(layer, Part::Up)?]);
         }
-        let mut gate = self.part(layer, Part::JoinedFfn, &[2 * ffn, hidden])?;
+        let mut gate = self.part(layer, Part::JoinedFfn)?;
         let up = gate.split_off(ffn * hidden);
         Ok([gate, up])
     }
 
     fn qkv_bias(&self, layer: usize) -> Result<Vec<f32>, ModelError> {
         let config = self.config;
-        let mut bias = self.rotated_part(layer, Part::QueryBias, config.q_heads, None)?;
-        bias.extend(self.rotated_part(layer, Part::KeyBias, config.kv_heads, None)?);
-        bias.extend(self.part(layer, Part::ValueBias, &[config.kv_width()])?);
+        let mut bias = self.rotated_part(layer, Part::QueryBias, config.q_heads)?;
+        bias.extend(self.rotated_part(layer, Part::KeyBias, config.kv_heads)?);
+        bias.extend(self.part(layer, Part::ValueBias)?);
         Ok(bias)
     }
 }
@@ -155,43 +149,38 @@ impl FileWeights<'_> {
 impl WeightSource for FileWeights<'_> {
     fn layer(&self, layer: usize) -> Result<LayerWeights, ModelError> {
         let config = self.config;
-        let (hidden, ffn) = (config.hidden, config.ffn);
         let [query, key, value] = self.projections(layer)?;
         let [gate, up] = self.gate_and_up(layer)?;
-        let head = [config.head_dim];
-        let norms = || {
-            let query = self.part(layer, Part::QueryNorm, &head)?;
-            Ok::<_, ModelError>((query, self.part(layer, Part::KeyNorm, &head)?))
-        };
+        let norms =
+            || Ok::<_, ModelError>((self.part(layer, Part::QueryNorm)?, self.part(layer, Part::KeyNorm)?));
         Ok(LayerWeights {
-            attention_norm: self.part(layer, Part::AttentionNorm, &[hidden])?,
+            attention_norm: self.part(layer, Part::AttentionNorm)?,
             query,
             key,
             value,
             qkv_bias: config.qkv_bias.then(|| self.qkv_bias(layer)).transpose()?,
             qk_norm: config.qk_norm.then(norms).transpose()?,
-            output: self.part(layer, Part::Output, &[hidden, config.q_width()])?,
-            ffn_norm: self.part(layer, Part::FfnNorm, &[hidden])?,
+            output: self.part(layer, Part::Output)?,
+            ffn_norm: self.part(layer, Part::FfnNorm)?,
             gate,
             up,
-            down: self.part(layer, Part::Down, &[hidden, ffn])?,
+            down: self.part(layer, Part::Down)?,
         })
     }
 
     fn embedding(&self) -> Result<Vec<f32>, ModelError> {
-        self.read(self.file.spelling().outer(Outer::Embedding), &[self.config.vocab, self.config.hidden])
+        self.outer(Outer::Embedding)
     }
 
     fn final_norm(&self) -> Result<Vec<f32>, ModelError> {
-        self.read(self.file.spelling().outer(Outer::FinalNorm), &[self.config.hidden])
+        self.outer(Outer::FinalNorm)
     }
 
     fn head(&self) -> Result<Option<Vec<f32>>, ModelError> {
         if self.config.tied {
             return Ok(None);
         }
-        let shape = [self.config.vocab, self.config.hidden];
-        self.read(self.file.spelling().outer(Outer::Head), &shape).map(Some)
+        self.outer(Outer::Head).map(Some)
     }
 }
 

@@ -16,6 +16,14 @@ pub enum ResultsError {
         /// The version that this build writes.
         supported: ResultsVersion,
     },
+    /// There are no results.
+    #[error("{}: expected a folder of results, with results.json in it; found {found}", path.display())]
+    NotResults {
+        /// The folder.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {

@@ -84,6 +84,9 @@ pub fn write(dir: &Path, results: &Results, formats: Formats) -> Result<(), Resu
 /// kind.
 pub fn read(dir: &Path) -> Result<Results, ResultsError> {
     let path = dir.join(MANIFEST);
+    if !path.exists() {
+        return Err(ResultsError::NotResults { path: dir.to_owned(), found: instead(dir) });
+    }
     let text = fs::read(&path).map_err(|source| ResultsError::Io { path: path.clone(), source })?;
     let refused = |source| ResultsError::Manifest { path: path.clone(), source };
     serde_json::from_slice::<Versioned>(&text).map_err(refused)?.version.check_readable()?;
@@ -99,6 +102,40 @@ pub fn read(dir: &Path) -> Result<Results, ResultsError> {
         }
     }
     Ok(Results { manifest, cells, series, more })
+}
+
+/// What is at `dir`, where no results are.
+fn instead(dir: &Path) -> &'static str {
+    let holds = |name: &str| dir.join(name).exists();
+    match () {
+        () if !dir.exists() => "nothing of that name",
+        () if !dir.is_dir() => "a file",
+        () if holds("manifest.json") => "a trace; `kvlab replay` and `kvlab sweep` make results of one",
+        () if holds("plan.json") => {
+            "a sweep without tables; `kvlab status` says what is missing, `kvlab merge` makes them"
+        }
+        () if holds("tune.json") => "what `kvlab tune` recommends",
+        () => "a folder without it",
+    }
+}
+
+/// How the results in the folder `dir`, of whatever version, were made; nothing when there are none.
+///
+/// # Errors
+/// When what is there cannot be read, or does not say it.
+pub fn command_in(dir: &Path) -> Result<Option<String>, ResultsError> {
+    #[derive(Deserialize)]
+    struct Made {
+        command: String,
+    }
+    let path = dir.join(MANIFEST);
+    let text = match fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|source| ResultsError::Io { path: path.clone(), source })?,
+    };
+    let made: Made =
+        serde_json::from_slice(&text).map_err(|source| ResultsError::Manifest { path, source })?;
+    Ok(Some(made.command))
 }
 
 /// The version is looked at before anything else: another major version may have another manifest.

@@ -277,7 +277,7 @@ fn cell(
     row.text("log_digest", digest);
     if report.evictions == 0 && stack.can_evict() {
         let longest = context.sequences.iter().map(|meta| meta.len).max().unwrap_or(0);
-        row.text("lint", lint::never_triggered(plan.budget, longest));
+        row.text("lint", lint::never_triggered(plan.budget, stack.period(), longest));
     }
     memory_metrics(&mut row, &report, &context.bootstrap);
     proxy_metrics(&mut row, context, outcomes, report.evictions);

@@ -240,9 +240,10 @@ fn nothing_observed(min_layer: u16, layers: u16) -> String {
 
 /// The note on a stack that never had to evict.
 #[must_use]
-pub fn never_triggered(budget: Option<u32>, longest: u32) -> String {
+pub fn never_triggered(budget: Option<u32>, period: Option<u32>, longest: u32) -> String {
     let budget = budget.map_or_else(String::new, |b| format!(" of {b} tokens"));
+    let period = period.map_or_else(String::new, |p| format!(", one in {p} tokens"));
     format!(
-        "the policy never triggered: the budget{budget} was not exceeded at any due step (longest sequence {longest} tokens); results equal the full cache"
+        "the policy never triggered: the budget{budget} was not exceeded at any due step{period} (longest sequence {longest} tokens); results equal the full cache"
     )
 }

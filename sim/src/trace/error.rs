@@ -54,6 +54,14 @@ pub enum TraceError {
         /// The folder.
         path: PathBuf,
     },
+    /// The process was killed while a new trace took the place of an old one.
+    #[error("{}: the trace that was at {} until a new one was to take its place, which was interrupted", path.display(), target.display())]
+    Aside {
+        /// Where the old trace is now.
+        path: PathBuf,
+        /// Where it was.
+        target: PathBuf,
+    },
     /// An earlier recording to the same target was interrupted.
     #[error("{}: left by an interrupted recording", path.display())]
     Leftover {
@@ -73,9 +81,9 @@ pub enum TraceError {
         path: PathBuf,
         /// The first part of the header that differs, as a path inside it.
         part: String,
-        /// What it was begun with, as JSON; null for nothing.
+        /// What it was begun with, as JSON; null for nothing, `given` for a part that only one of the two has.
         begun: String,
-        /// What is asked for now, as JSON.
+        /// What is asked for now, in the same way.
         now: String,
     },
     /// The disk or the quota is full.

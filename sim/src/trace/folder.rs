@@ -16,11 +16,33 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 /// Suffix of the folder that an unfinished recording lives in.
 pub(crate) const UNFINISHED: &str = ".partial";
 
+/// Suffix of the folder that an old trace is moved to while a new one takes its place.
+pub(crate) const REPLACED: &str = ".replaced";
+
 /// The folder that a recording to `target` writes into until it is finished.
 pub(crate) fn unfinished(target: &Path) -> PathBuf {
+    beside(target, UNFINISHED)
+}
+
+/// The folder that the trace at `target` is moved to while a new one takes its place.
+pub(crate) fn replaced(target: &Path) -> PathBuf {
+    beside(target, REPLACED)
+}
+
+fn beside(target: &Path, suffix: &str) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(UNFINISHED);
+    name.push(suffix);
     target.with_file_name(name)
+}
+
+/// What interrupted recordings left beside the place `target` of a trace: folders that are there, each with what it is.
+#[must_use]
+pub fn leftovers(target: &Path) -> Vec<(PathBuf, &'static str)> {
+    let known = [
+        (unfinished(target), "an unfinished recording"),
+        (replaced(target), "a trace that was replaced, or was about to be"),
+    ];
+    known.into_iter().filter(|(path, _)| fs::symlink_metadata(path).is_ok()).collect()
 }
 
 /// Removes what a writer that was dropped left: for work that is begun anew rather than resumed.
@@ -103,8 +125,13 @@ pub(crate) fn read_manifest(root: &Path) -> Result<(Manifest, String), TraceErro
         return Err(TraceError::Incomplete { path: root.to_owned() });
     }
     // Who asks for a trace that was never finished is told where what there is of it lies.
-    if fs::symlink_metadata(root).is_err() && unfinished(root).is_dir() {
-        return Err(TraceError::Incomplete { path: unfinished(root) });
+    if fs::symlink_metadata(root).is_err() {
+        if replaced(root).is_dir() {
+            return Err(TraceError::Aside { path: replaced(root), target: root.to_owned() });
+        }
+        if unfinished(root).is_dir() {
+            return Err(TraceError::Incomplete { path: unfinished(root) });
+        }
     }
     read_manifest_in(root)
 }

@@ -34,6 +34,7 @@ pub use branches::{
 pub use error::{PathFault, TraceError};
 pub use facts::LensTable;
 pub use field::{Dtype, FIELDS, Field, field};
+pub use folder::leftovers;
 pub use manifest::{
     BranchesInfo, DecodingInfo, DerivedFrom, FieldInfo, KeyState, Manifest, ModelInfo, NormInfo, ProblemInfo,
     RequestsInfo, RopeInfo, RuntimeInfo, SequenceInfo, ShardInfo, SyntheticInfo, TableInfo, ToolInfo,

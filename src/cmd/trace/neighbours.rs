@@ -22,9 +22,9 @@ pub(super) struct ExportArgs {
     /// Tokens of a block [default: that of imported requests, else 512, as in the published traces]
     #[arg(long, value_name = "TOKENS")]
     block_size: Option<u32>,
-    /// Time between the arrivals of two problems, or sequences; a trace holds none of its own
-    #[arg(long, default_value_t = 1000, value_name = "MS")]
-    gap_ms: u64,
+    /// Time between the arrivals of two problems, or sequences, which a trace of them does not hold [default: 1000]
+    #[arg(long, value_name = "MS")]
+    gap_ms: Option<u64>,
     /// Replace FILE
     #[arg(long)]
     force: bool,
@@ -51,12 +51,19 @@ pub(super) struct ImportArgs {
     complete_part: bool,
 }
 
+/// Time between arrivals when nobody says otherwise.
+const GAP_MS: u64 = 1000;
+
 pub(super) fn export(args: &ExportArgs) -> Result<Done, CliError> {
     for file in [&args.out, &mooncake::meta_path(&args.out)] {
         output::check_new_file(file, &args.trace, args.force)?;
     }
     let trace = Trace::open(&args.trace)?;
-    let meta = mooncake::export(&trace, args.block_size, args.gap_ms, &args.out)?;
+    if args.gap_ms.is_some() && trace.manifest().requests.is_some() {
+        let reason = "the trace's requests have times of arrival of their own".to_owned();
+        return Err(CliError::Usage { flag: "--gap-ms", reason });
+    }
+    let meta = mooncake::export(&trace, args.block_size, args.gap_ms.unwrap_or(GAP_MS), &args.out)?;
     news(&format!(
         "{} lines in blocks of {} tokens written to {}, the block size to {}",
         meta.lines,

@@ -63,11 +63,11 @@ pub(super) struct Args {
     /// Tokens of a sequence, prompt included [default: 256]
     #[arg(long)]
     len: Option<u32>,
-    /// How queries, keys and values are stored
-    #[arg(long, value_enum, default_value_t = StoreDtype::F32)]
-    dtype: StoreDtype,
+    /// How queries, keys and values are stored [default: f32]
+    #[arg(long, value_enum)]
+    dtype: Option<StoreDtype>,
     /// How the comparison with --like is printed
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, requires = "like")]
     format: Format,
 }
 
@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args) -> Result<Done, CliError> {
             lengths.filter(|_| !asked).unwrap_or_else(|| vec![each; args.sequences.unwrap_or(2) as usize]);
         let source =
             Synthetic::with_params(&args.workload, SynthSpec { shape, lengths, seed: args.seed }, params)?;
-        let dtype = if args.dtype == StoreDtype::F16 { Dtype::F16 } else { Dtype::F32 };
+        let dtype = if args.dtype == Some(StoreDtype::F16) { Dtype::F16 } else { Dtype::F32 };
         let top = lens_top.min(u16::try_from(shape.vocab).unwrap_or(u16::MAX));
         source.write(out, dtype, top, TraceHeader::SHARD_TOKENS, Leftover::Resume)?.digest
     };
@@ -152,6 +152,7 @@ fn refuse_lengths(args: &Args, out: &Path) -> Result<(), CliError> {
         ("--q-heads", args.q_heads.is_some()),
         ("--kv-heads", args.kv_heads.is_some()),
         ("--head-dim", args.head_dim.is_some()),
+        ("--dtype", args.dtype.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) => {

@@ -6,7 +6,7 @@ use super::header::{Chunk, TraceHeader};
 use super::journal::Journal;
 use crate::num;
 use crate::table::{GroupWriter, Table, TableFile};
-use crate::trace::facts_schema::{LENS, LENS_TOP, TOKENS};
+use crate::trace::facts_schema::{BRANCH_TOKENS, LENS, LENS_TOP, TOKENS};
 use crate::trace::folder::{self, sha256_of_file};
 use crate::trace::manifest::TableInfo;
 use crate::trace::{LensRow, TraceError, facts_schema as schema};
@@ -255,7 +255,7 @@ pub(super) fn merge(
         let suffix = part_path("", table).rsplit('/').next().unwrap_or_default().to_owned();
         let mut rows = 0;
         for part in journal.parts().filter(|part| part.path.ends_with(&suffix)) {
-            for_each_group(root, part, |group| {
+            for_each_group(root, &part.path, |group| {
                 rows += group.rows() as u64;
                 writer.write_group(&group).map_err(TraceError::table)
             })?;
@@ -265,12 +265,31 @@ pub(super) fn merge(
     header.tables().into_iter().map(merge_table).collect()
 }
 
+/// The tokens of the branches' prompts of all finished problems, one after the other.
+pub(super) fn branch_tokens(root: &Path, journal: &Journal) -> Result<Vec<u32>, TraceError> {
+    let name = part_path("", BRANCH_TOKENS).rsplit('/').next().unwrap_or_default().to_owned();
+    let parts = journal.parts().map(|part| part.path.as_str()).filter(|path| path.ends_with(&name));
+    // Once the manifest is written they are where they stay.
+    let parts: Vec<&str> = if journal.sealed.is_some() { vec![BRANCH_TOKENS] } else { parts.collect() };
+    let mut tokens = Vec::new();
+    for inside in parts {
+        for_each_group(root, inside, |group| {
+            let column = group.int("token").map_err(TraceError::table)?;
+            tokens.extend(
+                column.iter().map(|token| token.and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)),
+            );
+            Ok(())
+        })?;
+    }
+    Ok(tokens)
+}
+
 fn for_each_group(
     root: &Path,
-    part: &TableInfo,
+    inside: &str,
     mut each: impl FnMut(Table) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let (_, path) = folder::open_inside(root, &part.path)?;
+    let (_, path) = folder::open_inside(root, inside)?;
     let bytes = std::fs::read(&path).map_err(|error| TraceError::io(&path, error))?;
     let file = TableFile::open(bytes.into(), &path).map_err(TraceError::table)?;
     (0..file.groups()).try_for_each(|group| each(file.read(file.group(group)).map_err(TraceError::table)?))

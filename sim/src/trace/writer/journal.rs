@@ -225,14 +225,37 @@ fn check_header(path: &Path, header: &TraceHeader) -> Result<(), TraceError> {
         return Ok(());
     }
     let root = path.parent().unwrap_or(path);
-    let begun: serde_json::Value = parse_json(&begun, path)?;
+    let begun: serde_json::Value = serde_json::from_slice(&begun).map_err(|error| {
+        let place = format!("line {}, column {}", error.line(), error.column());
+        let accepted = "the header that the recording was begun with (`--force` begins anew)";
+        TraceError::malformed(path, place, "no whole JSON text", accepted)
+    })?;
     Err(mismatch(root, &begun, &parse_json(&continued, path)?))
 }
 
-/// The first difference between what a recording was begun with and what is asked for now.
+/// What people choose, as paths inside the header: other parts follow from it, and are looked at last.
+const CHOSEN: &[&[&str]] = &[
+    &["model", "source_file"],
+    &["model", "name"],
+    &["model", "weights_sha256"],
+    &["branches"],
+    &["decoding", "protocol"],
+    &["workload"],
+    &["seed"],
+    &["runtime", "requested_provider"],
+    &["runtime", "threads"],
+];
+
+/// The first difference between what a recording was begun with and what is asked for now, what people choose first.
 fn mismatch(root: &Path, begun: &serde_json::Value, now: &serde_json::Value) -> TraceError {
-    let (mut part, mut begun, mut now) = (Vec::new(), begun, now);
+    fn at<'a>(value: &'a serde_json::Value, path: &[&str]) -> Option<&'a serde_json::Value> {
+        path.iter().try_fold(value, |value, key| value.get(key))
+    }
+    let chosen = CHOSEN.iter().find(|path| at(begun, path) != at(now, path));
     let nothing = serde_json::Value::Null;
+    let mut part: Vec<&str> = chosen.map_or(Vec::new(), |path| path.to_vec());
+    let mut begun = at(begun, &part).unwrap_or(&nothing);
+    let mut now = at(now, &part).unwrap_or(&nothing);
     while let (Some(before), Some(after)) = (begun.as_object(), now.as_object()) {
         // What was left out afterwards is a difference too.
         let keys = after.keys().chain(before.keys());
@@ -241,7 +264,12 @@ fn mismatch(root: &Path, begun: &serde_json::Value, now: &serde_json::Value) -> 
         (begun, now) = (before.get(key).unwrap_or(&nothing), after.get(key).unwrap_or(&nothing));
     }
     let part = if part.is_empty() { "header".to_owned() } else { part.join(".") };
-    TraceError::ResumeMismatch { path: root.to_owned(), part, begun: begun.to_string(), now: now.to_string() }
+    // What only one of the two has is named, not spelt out.
+    let shown = |value: &serde_json::Value| match value {
+        serde_json::Value::Object(_) => "given".to_owned(),
+        other => other.to_string(),
+    };
+    TraceError::ResumeMismatch { path: root.to_owned(), part, begun: shown(begun), now: shown(now) }
 }
 
 /// Sequences, other facts, weights, times and the manifest's digest.

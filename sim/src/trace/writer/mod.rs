@@ -8,12 +8,13 @@ mod buffer;
 mod facts;
 mod header;
 mod journal;
+mod place;
 
 pub use facts::{LensFact, LensPosition, RawLensFact};
 pub use header::{Chunk, LayerChunk, LensForms, SequenceEnd, SequenceStart, StoredFields, TraceHeader};
 
 use super::folder;
-use super::manifest::{Manifest, SequenceInfo};
+use super::manifest::{Manifest, ProblemInfo, SequenceInfo};
 use super::{Dtype, Problem, Request, TraceError, Weight, branches, manifest, requests, times, weights};
 use crate::cost::Measurement;
 use crate::table::{Table, sync_folder};
@@ -21,7 +22,6 @@ use crate::types::{Pos, SeqIdx};
 use buffer::ShardBuffer;
 use facts::FactsWriter;
 use journal::{Batch, Entry, Journal, RequestBatch};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What to do when an earlier recording to the same target was interrupted.
@@ -31,6 +31,8 @@ pub enum Leftover {
     Refuse,
     /// Delete it and begin anew.
     Discard,
+    /// As [`Leftover::Discard`], and a finished trace at the target is replaced when the new one is whole.
+    Replace,
     /// Continue after its last finished sequence; begin anew when there is none.
     Resume,
 }
@@ -53,6 +55,7 @@ pub struct TraceWriter {
     target: PathBuf,
     root: PathBuf,
     header: TraceHeader,
+    leftover: Leftover,
     journal: Journal,
     open: Option<OpenSequence>,
 }
@@ -71,20 +74,22 @@ impl TraceWriter {
     /// Begins or continues a recording that will end up at `target`.
     ///
     /// # Errors
-    /// When `target` exists, when a leftover is not to be touched or does not fit, when another process records to
+    /// When `target` exists and is not to be replaced or is no trace, when a leftover is not to be touched or does not fit, when another process records to
     /// the same target, when the header is not acceptable, or when the system refuses.
     pub fn create(target: &Path, header: TraceHeader, leftover: Leftover) -> Result<Self, TraceError> {
         header.check()?;
-        if target.to_string_lossy().ends_with(folder::UNFINISHED) {
-            let accepted = format!("a name that does not end in {}", folder::UNFINISHED);
-            return Err(TraceError::chunk("target", target.display(), accepted));
-        }
-        if fs::symlink_metadata(target).is_ok() {
-            return Err(TraceError::Exists { path: target.to_owned() });
-        }
+        place::check(target, leftover)?;
         let root = folder::unfinished(target);
         let journal = Journal::open(&root, &header, leftover)?;
-        Ok(Self { target: target.to_owned(), root, header, journal, open: None })
+        Ok(Self { target: target.to_owned(), root, header, leftover, journal, open: None })
+    }
+
+    /// Refuses a place that [`TraceWriter::create`] refuses, before there is a header.
+    ///
+    /// # Errors
+    /// When something is at `target` that is not to be replaced, or was moved away from there.
+    pub fn check_place(target: &Path, leftover: Leftover) -> Result<(), TraceError> {
+        place::check(target, leftover)
     }
 
     /// Sequences that are finished, those of an interrupted recording included. The next one begun has this index.
@@ -101,8 +106,20 @@ impl TraceWriter {
     /// Problems that are finished, those of an interrupted recording included. The next one has this index.
     #[must_use]
     pub fn finished_problems(&self) -> u32 {
-        let problems = self.journal.batches.iter().filter(|batch| batch.problem.is_some());
-        problems.map(|_| 1).sum()
+        self.problems().map(|_| 1).sum()
+    }
+
+    /// The finished problems, in order.
+    pub fn problems(&self) -> impl Iterator<Item = &ProblemInfo> {
+        self.journal.batches.iter().filter_map(|batch| batch.problem.as_ref())
+    }
+
+    /// The tokens of their branches' prompts, roots included, one after the other.
+    ///
+    /// # Errors
+    /// When they cannot be read again.
+    pub fn branch_tokens(&self) -> Result<Vec<u32>, TraceError> {
+        facts::branch_tokens(&self.root, &self.journal)
     }
 
     /// Requests that are written, those of an interrupted recording included.
@@ -318,7 +335,7 @@ impl TraceWriter {
                 "no open sequence",
             ));
         }
-        let Self { target, root, header, journal, .. } = self;
+        let Self { target, root, header, leftover, journal, .. } = self;
         if journal.entries.is_empty() && journal.batches.is_empty() && journal.sealed.is_none() {
             return Err(TraceError::chunk(
                 "finish",
@@ -330,15 +347,11 @@ impl TraceWriter {
             Some(digest) => digest.clone(),
             None => seal(&root, &header, &journal)?,
         };
-        if fs::symlink_metadata(&target).is_ok() {
-            return Err(TraceError::Exists { path: target });
-        }
+        place::check(&target, leftover)?;
         // The lock goes first: not every system renames a folder with an open file in it.
         drop(journal);
         journal::remove(&root)?;
-        fs::rename(&root, &target).map_err(|error| TraceError::io(&target, error))?;
-        let parent = target.parent().unwrap_or(Path::new(""));
-        sync_folder(parent).map_err(|error| TraceError::io(parent, error))?;
+        place::take(&root, &target)?;
         Ok(FinishedTrace { path: target, digest })
     }
 }

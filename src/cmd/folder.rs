@@ -1,0 +1,66 @@
+//! Folders that verbs write results into: no verb replaces what another one made.
+
+use super::study;
+use crate::exit::CliError;
+use kvlab_sim::results;
+use std::path::Path;
+
+/// The verb in a command line.
+fn verb(command: &str) -> &str {
+    command.split(' ').nth(1).unwrap_or_default()
+}
+
+/// Whether results of the verb `old` may be replaced by those of `new`: `merge` makes the tables of a sweep.
+fn may_replace(old: &str, new: &str) -> bool {
+    let of_sweep = |verb| matches!(verb, "sweep" | "merge");
+    old == new || (of_sweep(old) && of_sweep(new))
+}
+
+/// Refuses a place for results of the verb that runs, before anything is run: a file, a trace, or what another verb made.
+pub(crate) fn check(folder: &Path) -> Result<(), CliError> {
+    let refused = |reason: String| Err(CliError::Invalid { path: folder.to_owned(), reason });
+    if folder.exists() && !folder.is_dir() {
+        return refused("results need a folder, and this is a file".to_owned());
+    }
+    if folder.join("manifest.json").exists() {
+        return refused("this folder holds a trace; results need one of their own".to_owned());
+    }
+    let command = study::command_line();
+    let new = verb(&command);
+    let there = results::command_in(folder)?;
+    let old = match &there {
+        Some(command) => verb(command),
+        // A sweep goes on from its parts, whether or not there are tables yet.
+        None if folder.join("plan.json").exists() => "sweep",
+        None if folder.join("tune.json").exists() => "tune",
+        None => return Ok(()),
+    };
+    if may_replace(old, new) {
+        return Ok(());
+    }
+    refused(format!(
+        "this folder holds results of `kvlab {old}`, which `kvlab {new}` does not replace: choose another folder, or remove this one first"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verb_replaces_its_own_results_and_a_merge_those_of_its_sweep() {
+        assert_eq!((verb("kvlab exec study.yaml --model chain"), verb("kvlab")), ("exec", ""));
+        for (old, new, expected) in [
+            ("exec", "exec", true),
+            ("sweep", "merge", true),
+            ("merge", "sweep", true),
+            ("exec", "sweep", false),
+            ("sweep", "exec", false),
+            ("replay", "sweep", false),
+            ("fidelity", "exec", false),
+            ("", "replay", false),
+        ] {
+            assert_eq!(may_replace(old, new), expected, "{old}, then {new}");
+        }
+    }
+}
