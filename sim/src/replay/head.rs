@@ -5,7 +5,7 @@ use crate::policy::{HeadData, Magnitude, Memo, TILE, Weights, mean_attention, ti
 use crate::rope::Rope;
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos, QHead};
 use smallvec::SmallVec;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -58,6 +58,8 @@ pub struct RecordedHead<'a> {
     ranks: [OnceCell<Option<Rc<Vec<u32>>>>; Magnitude::COUNT],
     /// Attention weights of sixteen queries each, computed when they are first asked for, `[q_pos / 16]`.
     tiles: Vec<OnceCell<Tile>>,
+    /// Room of forgotten tiles, for the next ones.
+    room: RefCell<Vec<Vec<f32>>>,
     memo: Rc<Memo>,
     len: u32,
     model: HeadModel<'a>,
@@ -98,6 +100,7 @@ impl<'a> RecordedHead<'a> {
             ranges: OnceCell::new(),
             ranks: Default::default(),
             tiles: (0..len.div_ceil(TILE)).map(|_| OnceCell::new()).collect(),
+            room: RefCell::new(Vec::new()),
             memo: Rc::new(Memo::default()),
             len,
             model: HeadModel::default(),
@@ -142,13 +145,16 @@ impl<'a> RecordedHead<'a> {
     /// The tile that holds the query at `pos`, computed once whichever cells ask.
     pub(super) fn tile(&self, pos: u32) -> &Tile {
         let first = pos / TILE * TILE;
-        self.tiles[(pos / TILE) as usize]
-            .get_or_init(|| Tile::compute(first, &self.queries, self.keys, self.head_dim))
+        self.tiles[(pos / TILE) as usize].get_or_init(|| {
+            let room = self.room.borrow_mut().pop().unwrap_or_default();
+            Tile::compute(first, &self.queries, self.keys, self.head_dim, room)
+        })
     }
 
     /// Forgets the weights of queries before `pos`: nobody will look at them again soon.
     pub(super) fn forget_before(&mut self, pos: u32) {
-        self.tiles[..(pos / TILE) as usize].iter_mut().for_each(|tile| drop(tile.take()));
+        let forgotten = self.tiles[..(pos / TILE) as usize].iter_mut().filter_map(OnceCell::take);
+        self.room.get_mut().extend(forgotten.map(Tile::into_rows));
     }
 
     /// The tiles of `queries`, if a subset's weights are theirs up to a power of two.

@@ -20,14 +20,20 @@ pub(super) struct Tile {
 
 impl Tile {
     /// Computes the tile that begins at `first` (a multiple of 16). `queries` has the recorded queries of each member,
-    /// `[member][q_pos, head_dim]`, `keys` the keys `[kv_pos, head_dim]`; both may end inside the tile.
-    pub(super) fn compute(first: u32, queries: &[&[f32]], keys: &[f32], head_dim: usize) -> Self {
+    /// `[member][q_pos, head_dim]`, `keys` the keys `[kv_pos, head_dim]`; both may end inside the tile. `rows` is room, whatever is in it.
+    pub(super) fn compute(
+        first: u32,
+        queries: &[&[f32]],
+        keys: &[f32],
+        head_dim: usize,
+        mut rows: Vec<f32>,
+    ) -> Self {
         let group = queries.len();
         let lanes = group * TILE as usize;
         let first = first as usize;
         let len = keys.len() / head_dim;
         let end = (first + TILE as usize).min(len);
-        let mut rows = vec![0.0; end * lanes];
+        rows.resize(end * lanes, 0.0);
         let mut chunk = vec![[0.0; LANES]; head_dim];
         for at in 0..group {
             for (offset, lane) in (at * LANES..(at + 1) * LANES).enumerate() {
@@ -76,6 +82,11 @@ impl Tile {
     /// Weights, `[kv_pos, lane]`.
     pub(super) fn rows(&self) -> &[f32] {
         &self.rows
+    }
+
+    /// Its room, for another tile.
+    pub(super) fn into_rows(self) -> Vec<f32> {
+        self.rows
     }
 
     /// Lanes.

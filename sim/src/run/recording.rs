@@ -79,7 +79,12 @@ pub(super) fn range_series(layers: &[LayerRanges], reserved: &[u32]) -> Vec<Seri
     let mut series = Vec::new();
     for (layer, lists) in (0u16..).zip(layers) {
         series.extend(histogram(layer, lists));
-        series.extend(reserved.iter().filter_map(|&count| cut(layer, lists, count)));
+        if reserved.iter().all(|count| *count == 0) {
+            continue;
+        }
+        let mut falling = lists.clone();
+        falling.iter_mut().for_each(|list| list.sort_unstable_by(|a, b| b.total_cmp(a)));
+        series.extend(reserved.iter().filter_map(|&count| cut(layer, &falling, count)));
     }
     series
 }
@@ -116,19 +121,11 @@ fn histogram(layer: u16, lists: &LayerRanges) -> Vec<SeriesRow> {
         .collect()
 }
 
-/// The range of the `count`-th widest token, mean over the lists that are long enough.
+/// The range of the `count`-th widest token, mean over the lists that are long enough; each falls.
 #[expect(clippy::cast_precision_loss, reason = "lists are few")]
-fn cut(layer: u16, lists: &LayerRanges, count: u32) -> Option<SeriesRow> {
+fn cut(layer: u16, falling: &LayerRanges, count: u32) -> Option<SeriesRow> {
     let at = (count as usize).checked_sub(1)?;
-    let cuts: Vec<f64> = lists
-        .iter()
-        .filter(|list| list.len() > at)
-        .map(|list| {
-            let mut sorted = list.clone();
-            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
-            f64::from(sorted[at])
-        })
-        .collect();
+    let cuts: Vec<f64> = falling.iter().filter_map(|list| list.get(at)).map(|cut| f64::from(*cut)).collect();
     (!cuts.is_empty()).then(|| SeriesRow {
         cell: RECORDING.to_owned(),
         metric: "value_range_cut",
