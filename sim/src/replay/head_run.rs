@@ -9,7 +9,7 @@ use super::recording::wide_count;
 use crate::ledger::KeptSet;
 use crate::num;
 use crate::policy::compose::{Eviction, Stack};
-use crate::policy::{At, PolicyError, TILE, lists};
+use crate::policy::{At, HeadData, PolicyError, TILE, lists};
 use crate::types::Pos;
 use std::rc::Rc;
 
@@ -212,7 +212,7 @@ impl<'a> HeadRun<'a> {
                 let class = match made.iter().find(|(from, of, _)| *from == parent && *of == set) {
                     Some((_, _, class)) => *class,
                     None => {
-                        let sums = expected_sums(stack, kept.len(), seen);
+                        let sums = expected_sums(stack, self.head.group(), kept.len(), seen);
                         let class = self.add(Class {
                             slots: kept,
                             stored: seen,
@@ -301,8 +301,8 @@ impl<'a> HeadRun<'a> {
 
 /// The place of the sums that the next eviction of `stack`, which has just kept `kept` tokens, will look at; nothing where its scorer
 /// looks at no queries or no period says when that will be: then they could be as many as the answer is long.
-fn expected_sums(stack: &Stack, kept: usize, seen: u32) -> Option<Sums> {
+fn expected_sums(stack: &Stack, group: usize, kept: usize, seen: u32) -> Option<Sums> {
     let period = stack.period().filter(|_| stack.window() > 0)?;
     let still_recent = stack.knobs().recent.saturating_sub(period) as usize;
-    Some(Sums { first: seen, cut: kept.saturating_sub(still_recent), ..Sums::default() })
+    Some(Sums::from(seen, kept.saturating_sub(still_recent), period as usize * group))
 }

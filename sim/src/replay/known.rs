@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Sums of attention weights of consecutive queries on the tokens of a class.
 ///
 /// Tokens that came after a query have no weight, so a sum made when the query was measured is that over the longer list, to the bit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sums {
     /// The first query.
     pub(super) first: u32,
@@ -16,6 +16,15 @@ pub(super) struct Sums {
     pub(super) all: Vec<f64>,
     /// On the slots before `cut`, `[query, member]`.
     pub(super) before: Vec<f64>,
+}
+
+impl Sums {
+    /// None yet, of queries from `first` on, with room for `count` numbers as far as that is little.
+    pub(super) fn from(first: u32, cut: usize, count: usize) -> Self {
+        const MOST: usize = 1024;
+        let room = || Vec::with_capacity(count.min(MOST));
+        Self { first, cut, all: room(), before: room() }
+    }
 }
 
 /// The class that is being evicted.

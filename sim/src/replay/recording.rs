@@ -37,10 +37,10 @@ pub fn entropy_quantiles(rows: &[LensRow], layer: u16, lens: Lens) -> Option<[f6
 /// Ranges of all values of one KV head of a layer, `[kv_pos]`.
 #[must_use]
 pub fn value_ranges(tensors: &LayerTensors, head: KvHead) -> Vec<f32> {
-    tensors
-        .v
-        .index_axis(ndarray::Axis(0), head.idx())
-        .outer_iter()
-        .map(|value| num::range(&value.to_vec()))
-        .collect()
+    let values = tensors.v.index_axis(ndarray::Axis(0), head.idx());
+    let range = |value: ndarray::ArrayView1<'_, f32>| match value.as_slice() {
+        Some(value) => num::range(value),
+        None => num::range(&value.to_vec()),
+    };
+    values.outer_iter().map(range).collect()
 }

@@ -59,9 +59,9 @@ impl Part {
     /// When a value is not finite.
     pub fn of(source: &str, outcomes: &[Outcome]) -> Result<Self, TableError> {
         let cells: Vec<CellRow> = outcomes.iter().filter_map(|outcome| outcome.cell.clone()).collect();
-        let series = outcomes.iter().flat_map(|outcome| &outcome.series);
+        let series: Vec<&SeriesRow> = outcomes.iter().flat_map(|outcome| &outcome.series).collect();
         let mut tables =
-            vec![("cells".to_owned(), part_cells_table(&cells)?), ("series".to_owned(), series_of(series)?)];
+            vec![("cells".to_owned(), part_cells_table(&cells)?), ("series".to_owned(), series_of(&series)?)];
         let rows_of = |outcome: &Outcome, name: &str| -> usize {
             outcome.more.iter().filter(|(known, _)| *known == name).map(|(_, rows)| rows.len()).sum()
         };
@@ -122,20 +122,20 @@ impl Part {
 /// When parts hold columns of different kinds.
 pub(crate) fn gather(
     units: &[&str],
-    parts: &[Part],
+    mut parts: Vec<Part>,
     named: &Named<'_>,
 ) -> Result<BTreeMap<&'static str, Table>, TableError> {
-    let mut place: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut place: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for (at, part) in parts.iter().enumerate() {
         for (unit, id) in part.units().enumerate() {
-            place.entry(id).or_insert((at, unit));
+            place.entry(id.to_owned()).or_insert((at, unit));
         }
     }
     let names = ["cells", "series"].into_iter().chain(MORE_TABLES.iter().map(|(name, _)| *name));
     let mut gathered = BTreeMap::new();
     for name in names {
         let (mut all, mut starts) = (Table::new(), Vec::with_capacity(parts.len()));
-        for part in parts {
+        for part in &mut parts {
             let mut at = all.rows();
             let column = part.tables.iter().position(|(known, _)| known == name);
             let mut of_part = Vec::with_capacity(part.units.len());
@@ -145,16 +145,20 @@ pub(crate) fn gather(
                 at += rows;
             }
             starts.push(of_part);
-            if let Some(table) = part.table(name).filter(|table| table.rows() > 0) {
-                match name {
-                    "cells" => all.append(&named.renamed(part, table)?)?,
-                    _ => all.append(table)?,
-                }
-            }
+            let Some(table) = column.map(|column| std::mem::take(&mut part.tables[column].1)) else {
+                continue;
+            };
+            let table = match name {
+                _ if table.rows() == 0 => continue,
+                "cells" => named.renamed(part, &table)?,
+                _ => table,
+            };
+            // What comes first need not be copied.
+            if all.rows() == 0 { all = table } else { all.append(&table)? }
         }
         let rows: Vec<usize> = units
             .iter()
-            .filter_map(|id| place.get(id))
+            .filter_map(|id| place.get(*id))
             .flat_map(|&(part, unit)| starts[part][unit].clone())
             .collect();
         // As a rule they stand in their order already.

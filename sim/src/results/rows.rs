@@ -217,23 +217,23 @@ pub fn table_of<R: AsRef<[Value]>>(columns: Columns, rows: &[R]) -> Result<Table
 /// # Errors
 /// Never in practice: all columns have a value or a gap for each row.
 pub fn series_table(rows: &[SeriesRow]) -> Result<Table, TableError> {
-    series_of(rows.iter())
+    series_of(&rows.iter().collect::<Vec<_>>())
 }
 
 /// As [`series_table`], from wherever the rows are.
-pub(super) fn series_of<'a>(rows: impl Iterator<Item = &'a SeriesRow> + Clone) -> Result<Table, TableError> {
+pub(super) fn series_of(rows: &[&SeriesRow]) -> Result<Table, TableError> {
     let mut table = Table::new();
     let int = |n: u64| i64::try_from(n).ok();
     for (name, _, _) in SERIES_COLUMNS {
         let column = match *name {
-            "cell" => Column::Text(rows.clone().map(|row| Some(row.cell.clone())).collect()),
-            "metric" => Column::Text(rows.clone().map(|row| Some(row.metric.to_owned())).collect()),
-            "stat" => Column::Text(rows.clone().map(|row| Some(row.stat.to_owned())).collect()),
-            "layer" => Column::Int(rows.clone().map(|row| row.layer.map(i64::from)).collect()),
-            "x" => Column::Real(rows.clone().map(|row| Some(row.x)).collect()),
-            "x_hi" => Column::Real(rows.clone().map(|row| row.x_hi).collect()),
-            "value" => Column::Real(rows.clone().map(|row| Some(row.value)).collect()),
-            _ => Column::Int(rows.clone().map(|row| int(row.n)).collect()),
+            "cell" => Column::Text(rows.iter().map(|row| Some(row.cell.clone())).collect()),
+            "metric" => Column::Text(rows.iter().map(|row| Some(row.metric.to_owned())).collect()),
+            "stat" => Column::Text(rows.iter().map(|row| Some(row.stat.to_owned())).collect()),
+            "layer" => Column::Int(rows.iter().map(|row| row.layer.map(i64::from)).collect()),
+            "x" => Column::Real(rows.iter().map(|row| Some(row.x)).collect()),
+            "x_hi" => Column::Real(rows.iter().map(|row| row.x_hi).collect()),
+            "value" => Column::Real(rows.iter().map(|row| Some(row.value)).collect()),
+            _ => Column::Int(rows.iter().map(|row| int(row.n)).collect()),
         };
         table.push(name, column)?;
     }

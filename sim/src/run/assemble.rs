@@ -16,14 +16,14 @@ use crate::table::Value;
 /// # Errors
 /// When the scenario of the plan does not parse, or parts hold columns of different kinds.
 pub fn assemble(plan: &StudyPlan, parts: &[Part]) -> Result<Results, RunError> {
-    of_scenario(plan, &Scenario::parse(&plan.scenario_text, "the scenario in plan.json")?, parts)
+    of_scenario(plan, &Scenario::parse(&plan.scenario_text, "the scenario in plan.json")?, parts.to_vec())
 }
 
 /// As [`assemble`], for a scenario that need not be the one in a text.
 pub(super) fn of_scenario(
     plan: &StudyPlan,
     scenario: &Scenario,
-    parts: &[Part],
+    parts: Vec<Part>,
 ) -> Result<Results, RunError> {
     let named = Named { scenario: &scenario.id, source: &plan.source.name };
     let ids: Vec<&str> = plan.units.iter().map(|unit| unit.id.as_str()).collect();

@@ -319,7 +319,7 @@ pub fn study(
         Ok(())
     };
     study.run(&shard::batches(&study.units, &all, usize::MAX), options, &mut keep)?;
-    assemble::of_scenario(&study.plan(&options.command, 1), scenario, &parts)
+    assemble::of_scenario(&study.plan(&options.command, 1), scenario, parts)
 }
 
 /// What a study gives when its units are no cell at all.

@@ -2,7 +2,7 @@
 
 use super::{KeepOrder, Stack};
 use crate::policy::budget::Demand;
-use crate::policy::select::Selection;
+use crate::policy::select::{Selection, keep_where};
 use crate::policy::{At, Draws, HeadData, HeadView, Peer, PolicyError, lists};
 use crate::types::Pos;
 use std::rc::Rc;
@@ -242,7 +242,7 @@ impl Stack {
         let reserved = self.reserve.reserve(&view, &choice, reservable, &draws)?;
         take(self.reserve.spec().id, &reserved, &choice, reservable, &mut is_free)?;
         if !reserved.is_empty() {
-            choice.retain(|slot| is_free[*slot]);
+            keep_where(&mut choice, |slot| is_free[slot]);
         }
 
         let room = (room - reserved.len()).min(choice.len());

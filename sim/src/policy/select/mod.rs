@@ -49,6 +49,17 @@ pub trait Select: std::fmt::Debug + Send + Sync {
     fn params(&self) -> serde_json::Value;
 }
 
+/// `Vec::retain`, without branches: which slots are kept is as good as random.
+pub(in crate::policy) fn keep_where(slots: &mut Vec<usize>, is_kept: impl Fn(usize) -> bool) {
+    let mut kept = 0;
+    for at in 0..slots.len() {
+        let slot = slots[at];
+        slots[kept] = slot;
+        kept += usize::from(is_kept(slot));
+    }
+    slots.truncate(kept);
+}
+
 /// The `count` of `choice` that come first by `ranks`, `[kv_pos]`: what [`best`] gives where a token's key is always the same, without
 /// sorting.
 pub(super) fn first_ranked(view: &HeadView<'_>, ranks: &[u32], choice: &[usize], count: usize) -> Vec<usize> {
@@ -58,7 +69,9 @@ pub(super) fn first_ranked(view: &HeadView<'_>, ranks: &[u32], choice: &[usize],
     for slot in choice {
         slots[ranks[scored[*slot].idx()] as usize] = *slot;
     }
-    first.extend(slots.iter().copied().filter(|slot| *slot != usize::MAX).take(count));
+    first.extend(slots.iter().copied());
+    keep_where(&mut first, |slot| slot != usize::MAX);
+    first.truncate(count);
     lists::give_back(view.data, slots);
     first
 }
