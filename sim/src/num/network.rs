@@ -6,7 +6,6 @@
 //! compared as floating-point ones, which every instruction set does in parallel. The result is that of any sort: words
 //! differ from one another.
 
-use super::count;
 use multiversion::multiversion;
 
 /// Columns that are sorted side by side.
@@ -155,10 +154,12 @@ fn is_in_runs(words: &[u64]) -> bool {
     falls.min(words.len().saturating_sub(1 + falls)) * 16 < words.len()
 }
 
-/// Sorts words of two halves of 32 bits that differ from one another; lower halves are places in the list, in whatever order.
+/// Sorts words of two halves of 32 bits that differ from one another: fast where lower halves, places in a list, are below
+/// 2^[`LOW_BITS`].
 pub(super) fn sort(words: &mut [u64]) {
+    let lower_halves = words.iter().fold(0, |all, word| all | *word) & u64::from(u32::MAX);
     // This one merges runs, which recency and what was kept in the order of its scores come as.
-    if is_in_runs(words) || count(words.len()) > 1 << LOW_BITS {
+    if is_in_runs(words) || lower_halves >> LOW_BITS != 0 {
         words.sort();
         return;
     }
@@ -189,6 +190,12 @@ mod tests {
                 assert_eq!(found, expected, "{len} words under {mask:x}");
             }
         }
+        // Places as of a list of which most was left out.
+        let far: Vec<u64> = (0..300).map(|place| ((next() & 7) << 32) | (place * 14_000)).collect();
+        let (mut found, mut expected) = (far.clone(), far);
+        sort(&mut found);
+        expected.sort_unstable();
+        assert_eq!(found, expected);
         // Two runs, one of them falling.
         let runs: Vec<u64> = (0..200).rev().chain(200..400).map(|place: u64| (place << 32) | place).collect();
         let mut found = runs.clone();

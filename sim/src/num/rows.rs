@@ -146,20 +146,37 @@ fn dots_of<const K: usize>(
     }
 }
 
+/// Keys that are taken together: each row of queries is read once for all of them, which is what bounds this otherwise.
+const KEYS: usize = 4;
+
+/// [`dots`], for a number of channels that may be known when this is compiled.
+#[inline(always)]
+fn dots_by_four(queries: &[[f32; LANES]], keys: &[f32], scale: f32, stride: usize, out: &mut [f32]) {
+    let head_dim = queries.len();
+    let mut fours = keys.chunks_exact(KEYS * head_dim);
+    let mut out = out.chunks_mut(KEYS * stride);
+    for (keys, out) in fours.by_ref().zip(out.by_ref()) {
+        dots_of::<KEYS>(queries, keys, scale, stride, out);
+    }
+    if let Some(out) = out.next() {
+        for (key, out) in fours.remainder().chunks_exact(head_dim).zip(out.chunks_mut(stride)) {
+            dots_of::<1>(queries, key, scale, stride, out);
+        }
+    }
+}
+
 /// Scaled inner products of sixteen queries with every key, the bits of [`super::dot`] each.
 ///
-/// `queries` is `[head_dim][query]`, `keys` is `[kv_pos, head_dim]`; key `i` goes to `out[i * stride..][..16]`. Keys are
-/// taken in twos: each row of queries is read once for both, which is what bounds this otherwise.
+/// `queries` is `[head_dim][query]`, `keys` is `[kv_pos, head_dim]`; key `i` goes to `out[i * stride..][..16]`. The usual
+/// numbers of channels are compiled for themselves: their loops are written out.
 #[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
 pub(crate) fn dots(queries: &[[f32; LANES]], keys: &[f32], scale: f32, stride: usize, out: &mut [f32]) {
-    let head_dim = queries.len();
-    let mut pairs = keys.chunks_exact(2 * head_dim);
-    let mut out = out.chunks_mut(2 * stride);
-    for (pair, out) in pairs.by_ref().zip(out.by_ref()) {
-        dots_of::<2>(queries, pair, scale, stride, out);
-    }
-    if let (key @ [_, ..], Some(out)) = (pairs.remainder(), out.next()) {
-        dots_of::<1>(queries, key, scale, stride, out);
+    if let Ok(queries) = <&[[f32; LANES]; 64]>::try_from(queries) {
+        dots_by_four(queries, keys, scale, stride, out);
+    } else if let Ok(queries) = <&[[f32; LANES]; 128]>::try_from(queries) {
+        dots_by_four(queries, keys, scale, stride, out);
+    } else {
+        dots_by_four(queries, keys, scale, stride, out);
     }
 }
 
@@ -201,6 +218,27 @@ pub(crate) fn exponentials(rows: &mut [f32], tops: &[u32]) {
     }
 }
 
+/// Adds the rows of one block, from their lane `first` on, to as many chunks as `C`.
+#[inline(always)]
+fn add_block<const C: usize>(
+    rows: &[f32],
+    (lanes, first): (usize, usize),
+    block: &[Pos],
+    partial: &mut [[f32; LANES]; C],
+) {
+    for slot in block {
+        let from = slot.idx() * lanes + first;
+        // A key after every query of the rows has none.
+        let Some(row) = rows.get(from..from + C * LANES) else {
+            continue;
+        };
+        let row = row.as_chunks::<LANES>().0;
+        for c in 0..C {
+            add(&mut partial[c], &row[c]);
+        }
+    }
+}
+
 /// Adds the rows `slots`, from their lane `first` on, to as many chunks of `out` as `C`; see [`sums`]. With `CUT`, `before` gets what the
 /// first `cut` of them alone come to.
 #[inline(always)]
@@ -215,30 +253,17 @@ fn sum_chunks<const C: usize, const CUT: bool>(
     while at < slots.len() {
         let block = &slots[at..slots.len().min(at + BLOCK)];
         let mut partial = [[0.0f32; LANES]; C];
-        let mut add_rows = [block, &[]];
         if CUT && at < cut {
             let (head, tail) = block.split_at(block.len().min(cut - at));
-            add_rows = [head, tail];
-        }
-        for part in 0..2 {
-            for slot in add_rows[part] {
-                let from = slot.idx() * lanes + first;
-                // A key after every query of the rows has none.
-                let Some(row) = rows.get(from..from + C * LANES) else {
-                    continue;
-                };
-                let row = row.as_chunks::<LANES>().0;
-                for c in 0..C {
-                    add(&mut partial[c], &row[c]);
+            add_block(rows, (lanes, first), head, &mut partial);
+            for c in 0..C {
+                for i in 0..LANES {
+                    before[c][i] = out[c][i] + f64::from(partial[c][i]);
                 }
             }
-            if CUT && part == 0 && at < cut {
-                for c in 0..C {
-                    for i in 0..LANES {
-                        before[c][i] = out[c][i] + f64::from(partial[c][i]);
-                    }
-                }
-            }
+            add_block(rows, (lanes, first), tail, &mut partial);
+        } else {
+            add_block(rows, (lanes, first), block, &mut partial);
         }
         for c in 0..C {
             for i in 0..LANES {
@@ -493,12 +518,12 @@ mod tests {
 
     #[test]
     fn sixteen_products_at_once_have_the_bits_of_one() {
-        for head_dim in [1, 8, 16, 20, 64, 80] {
-            // Two pairs of keys and one more.
-            let keys: Vec<f32> = (0..5 * head_dim).map(value).collect();
+        for head_dim in [1, 8, 16, 20, 64, 80, 128] {
+            // Twice as many keys as are taken together, and three more.
+            let keys: Vec<f32> = (0..11 * head_dim).map(value).collect();
             let queries: Vec<[f32; LANES]> =
                 (0..head_dim).map(|c| std::array::from_fn(|q| value(1000 + c * LANES + q))).collect();
-            let mut out = vec![0.0; 5 * LANES];
+            let mut out = vec![0.0; 11 * LANES];
             dots(&queries, &keys, 0.3, LANES, &mut out);
             for (at, found) in out.iter().enumerate() {
                 let (key, query) = (at / LANES, at % LANES);
