@@ -59,6 +59,69 @@ fn no_verb_replaces_the_results_of_another_one() {
 }
 
 #[test]
+fn no_file_of_the_users_is_taken_for_a_table_of_results() {
+    let folder = with_trace();
+    let path = folder.path();
+    fs::create_dir(path.join("mine")).unwrap();
+    fs::write(path.join("mine/notes.csv"), "a").unwrap();
+    let replay = ["replay", "trace", "--theta", "1", "--out", "mine"];
+    assert_eq!(run(path, &replay).0, Some(0), "files of other names are nobody's business");
+    fs::remove_file(path.join("mine/results.json")).unwrap();
+    fs::write(path.join("mine/items.csv"), "my own data").unwrap();
+    let (code, text) = run(path, &replay);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("mine: this folder holds cells.parquet, series.parquet, items.csv"), "{text}");
+    assert_eq!(fs::read_to_string(path.join("mine/items.csv")).unwrap(), "my own data");
+    fs::write(path.join("mine/results.json"), "{}").unwrap();
+    let (code, text) = run(path, &replay);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("mine: its results.json is none of kvlab's"), "{text}");
+}
+
+#[test]
+fn parameters_that_are_no_number_or_cost_without_end_are_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for (policy, parts) in [
+        ("use: vase-dkv, with: {rank: 4294967295}", &["`rank`", "4294967295", "0 to 4096"][..]),
+        ("use: curdkv, with: {rank: 999999999}", &["`rank`", "0 to 4096"]),
+        (
+            "label: r, stack: {score: {kind: leverage, params: {sketch: 999999999}}}",
+            &["`sketch`", "0 to 4096"],
+        ),
+        ("label: r, stack: {score: {kind: leverage, params: {jitter: .nan}}}", &["`jitter`", ".nan"]),
+        (
+            "label: r, stack: {score: {kind: leverage, params: {jitter: -1}}}",
+            &["`jitter`", "-1", "0 or more"],
+        ),
+        (
+            "label: r, stack: {score: {kind: expected-attention, params: {future: 16777216}}}",
+            &["`future`", "16777216", "1 to 65536"],
+        ),
+        (
+            "label: r, stack: {score: {kind: expected-attention, params: {epsilon: .nan}}}",
+            &["`epsilon`", ".nan"],
+        ),
+        (
+            "label: r, stack: {score: {kind: expected-attention, params: {epsilon: -1}}}",
+            &["`epsilon`", "-1", "0 or more"],
+        ),
+        ("use: vase-attnv, with: {temperature: 1e-45}", &["`temperature`", "1e-30 or more"]),
+        ("label: r, stack: {score: {kind: r-kv, params: {threshold: .nan}}}", &["`threshold`", ".nan"]),
+        (
+            "label: r, stack: {score: {kind: recency}, select: {kind: weighted-sample, params: {exponent: .nan}}}",
+            &["`exponent`", ".nan"],
+        ),
+    ] {
+        let text =
+            format!("id: a\nwhy: b\neviction: {{budgets: [64], recent: 8, policies: [{{{policy}}}]}}\n");
+        fs::write(folder.path().join("s.yaml"), text).unwrap();
+        let (code, said) = run(folder.path(), &["validate", "s.yaml"]);
+        assert_eq!(code, Some(3), "{policy}: {said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{policy}: {said}");
+    }
+}
+
+#[test]
 fn options_that_mean_nothing_to_what_is_asked_are_refused() {
     let folder = with_trace();
     let path = folder.path();

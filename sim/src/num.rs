@@ -207,7 +207,7 @@ pub fn avg_pool(values: &[f32], kernel: usize, pooled: &mut Vec<f32>) {
     pooled.clear();
     pooled.resize(len, 0.0);
     // One neighbour after the other, from left to right; those outside count as zeros.
-    for offset in 0..kernel {
+    for offset in half.saturating_sub(len)..kernel.min(half + len) {
         let (from, to) = (offset.saturating_sub(half), half.saturating_sub(offset));
         if from < len && to < len {
             pooled[to..].iter_mut().zip(&values[from..]).for_each(|(sum, value)| *sum += value);
@@ -269,6 +269,16 @@ mod tests {
         avg_pool(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5, &mut pooled);
         for (found, expected) in pooled.iter().zip([1.2, 2.0, 3.0, 4.0, 3.6, 3.0]) {
             assert!((found - expected).abs() < 1e-6);
+        }
+    }
+
+    // A kernel wider than the list is the sum over all of it, and takes no longer for being much wider.
+    #[test]
+    fn pooling_wider_than_the_list_adds_all_of_it() {
+        for kernel in [7, 1_000_000_001] {
+            let mut pooled = Vec::new();
+            avg_pool(&[1.0, 2.0, 3.0, 4.0], kernel, &mut pooled);
+            assert!(pooled.iter().all(|sum| (sum * kernel as f32 - 10.0).abs() < 1e-3), "{pooled:?}");
         }
     }
 

@@ -27,13 +27,24 @@ pub(crate) fn check(folder: &Path) -> Result<(), CliError> {
     }
     let command = study::command_line();
     let new = verb(&command);
-    let there = results::command_in(folder)?;
+    let Ok(there) = results::command_in(folder) else {
+        return refused("its results.json is none of kvlab's: choose another folder".to_owned());
+    };
     let old = match &there {
         Some(command) => verb(command),
         // A sweep goes on from its parts, whether or not there are tables yet.
         None if folder.join("plan.json").exists() => "sweep",
         None if folder.join("tune.json").exists() => "tune",
-        None => return Ok(()),
+        None => {
+            let tables = results::tables_in(folder);
+            if tables.is_empty() {
+                return Ok(());
+            }
+            return refused(format!(
+                "this folder holds {}, and no results.json that says whose they are: choose another folder, or remove them first",
+                tables.join(", ")
+            ));
+        }
     };
     if may_replace(old, new) {
         return Ok(());

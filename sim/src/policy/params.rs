@@ -54,10 +54,32 @@ impl RawParams {
         if self.0.is_null() {
             return Ok(P::default());
         }
+        if let Some(path) = not_a_number(&self.0) {
+            let reason = "found .nan, which is no number".to_owned();
+            return Err(PolicyError::BadParams { kind: kind.to_owned(), path, reason });
+        }
         serde_path_to_error::deserialize(self.0.clone()).map_err(|error| PolicyError::BadParams {
             kind: kind.to_owned(),
             path: error.path().to_string(),
             reason: error.inner().to_string(),
         })
+    }
+}
+
+/// The path of the first number that is none.
+fn not_a_number(value: &serde_yaml::Value) -> Option<String> {
+    let inside = |key: String, value| {
+        let path = not_a_number(value)?;
+        Some(if path.is_empty() { key } else { format!("{key}.{path}") })
+    };
+    match value {
+        serde_yaml::Value::Number(number) => number.is_nan().then(String::new),
+        serde_yaml::Value::Sequence(values) => {
+            values.iter().enumerate().find_map(|(at, value)| inside(format!("[{at}]"), value))
+        }
+        serde_yaml::Value::Mapping(map) => {
+            map.iter().find_map(|(key, value)| inside(key.as_str().unwrap_or_default().to_owned(), value))
+        }
+        _ => None,
     }
 }

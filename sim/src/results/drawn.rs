@@ -11,7 +11,7 @@ pub const RETAINED_COLUMNS: Columns = &[
     ("kv_head", "int", "zero-based KV head"),
     ("seen", "int", "tokens seen when the eviction happened"),
     ("from", "int", "first position of the run"),
-    ("upto", "int", "last position of the run"),
+    ("upto", "int", "last position of the run, up to and including this"),
     (
         "reason",
         "text",

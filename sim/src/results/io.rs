@@ -119,6 +119,16 @@ fn instead(dir: &Path) -> &'static str {
     }
 }
 
+/// Files in the folder `dir` that bear the names of tables of results and that [`write()`] would replace or remove.
+#[must_use]
+pub fn tables_in(dir: &Path) -> Vec<String> {
+    let names = [CELLS, SERIES].into_iter().chain(MORE_TABLES.iter().map(|(name, _)| *name));
+    names
+        .flat_map(|name| ["parquet", "csv", "jsonl"].map(|ending| format!("{name}.{ending}")))
+        .filter(|name| dir.join(name).exists())
+        .collect()
+}
+
 /// How the results in the folder `dir`, of whatever version, were made; nothing when there are none.
 ///
 /// # Errors

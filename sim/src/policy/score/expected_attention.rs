@@ -33,22 +33,26 @@ pub const ENTRY: Entry<dyn Score> = Entry {
     spec: &SPEC,
     build: |raw| {
         let params: Params = raw.parse(SPEC.id)?;
-        for (param, found) in [("window", params.window), ("future", params.future)] {
-            if found == 0 {
-                let accepted = "1 or more";
-                return Err(PolicyError::OutOfRange {
-                    kind: SPEC.id,
-                    param,
-                    found: "0".to_owned(),
-                    accepted,
-                });
-            }
+        let refuse = |param, found: String, accepted| {
+            Err(PolicyError::OutOfRange { kind: SPEC.id, param, found, accepted })
+        };
+        if params.window == 0 {
+            return refuse("window", "0".to_owned(), "1 or more");
+        }
+        if !(1..=MOST_FUTURE).contains(&params.future) {
+            return refuse("future", params.future.to_string(), "1 to 65536");
+        }
+        if !(params.epsilon.is_finite() && params.epsilon >= 0.0) {
+            return refuse("epsilon", params.epsilon.to_string(), "a finite number, 0 or more");
         }
         Ok(Box::new(ExpectedAttention { params }))
     },
     defaults: defaults::<Params>,
     docs: Params::DOCS,
 };
+
+/// Each is a rotation at every eviction.
+const MOST_FUTURE: u32 = 65_536;
 
 params! {
     /// W: recent queries that mean and covariance are taken over.

@@ -34,10 +34,23 @@ pub const SPEC: PolicySpec = PolicySpec {
 /// Registry line.
 pub const ENTRY: Entry<dyn Score> = Entry {
     spec: &SPEC,
-    build: |raw| Ok(Box::new(KvSketch { params: raw.parse(SPEC.id)? })),
+    build: |raw| {
+        let params: Params = raw.parse(SPEC.id)?;
+        check_sketch(SPEC.id, "rank", params.rank)?;
+        Ok(Box::new(KvSketch { params }))
+    },
     defaults: defaults::<Params>,
     docs: Params::DOCS,
 };
+
+/// Refuses a sketch of more dimensions than any head has channels: it would cost more than the norms that it stands for.
+pub(super) fn check_sketch(kind: &'static str, param: &'static str, found: u32) -> Result<(), PolicyError> {
+    const MOST: u32 = 4096;
+    if found <= MOST {
+        return Ok(());
+    }
+    Err(PolicyError::OutOfRange { kind, param, found: found.to_string(), accepted: "0 to 4096" })
+}
 
 /// What is made of the squared norms of key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

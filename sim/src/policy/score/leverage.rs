@@ -7,6 +7,7 @@
 //! rotary frequencies. Cost: O(n · head_dim · sketch + sketch³).
 
 use super::Score;
+use super::kv_sketch::check_sketch;
 use crate::num;
 use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
@@ -25,7 +26,19 @@ pub const SPEC: PolicySpec = PolicySpec {
 /// Registry line.
 pub const ENTRY: Entry<dyn Score> = Entry {
     spec: &SPEC,
-    build: |raw| Ok(Box::new(Leverage { params: raw.parse(SPEC.id)? })),
+    build: |raw| {
+        let params: Params = raw.parse(SPEC.id)?;
+        check_sketch(SPEC.id, "sketch", params.sketch)?;
+        if !(params.jitter.is_finite() && params.jitter >= 0.0) {
+            return Err(PolicyError::OutOfRange {
+                kind: SPEC.id,
+                param: "jitter",
+                found: params.jitter.to_string(),
+                accepted: "a finite number, 0 or more",
+            });
+        }
+        Ok(Box::new(Leverage { params }))
+    },
     defaults: defaults::<Params>,
     docs: Params::DOCS,
 };

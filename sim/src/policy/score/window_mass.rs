@@ -71,8 +71,9 @@ impl WindowMass {
         if params.pool.is_multiple_of(2) {
             return refuse("pool", params.pool.to_string(), "an odd number (1 for none)");
         }
-        if !(params.temperature.is_finite() && params.temperature > 0.0) {
-            return refuse("temperature", params.temperature.to_string(), "a positive number");
+        // What a logit is divided by must leave a number.
+        if !(params.temperature.is_finite() && params.temperature >= 1e-30) {
+            return refuse("temperature", params.temperature.to_string(), "a finite number, 1e-30 or more");
         }
         Ok(Self { params })
     }
