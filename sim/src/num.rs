@@ -3,6 +3,7 @@
 //! Sums run in sixteen lanes that are folded in a fixed order; where a product is added to a sum, as in inner products, both are one
 //! operation that rounds once (`mul_add`), and nowhere else are they fused; `exp`, `ln` and `cos` are polynomials of our own. Orders are total: by score, then by position.
 
+pub(crate) mod dots;
 pub(crate) mod logs;
 mod network;
 mod order;

@@ -1,6 +1,6 @@
 //! Attention weights of sixteen recorded queries on every key up to them.
 
-use crate::num::{LANES, rows};
+use crate::num::{LANES, dots, rows};
 use crate::policy::{TILE, scale};
 use crate::types::Pos;
 
@@ -42,7 +42,7 @@ impl Tile {
                 chunk.iter_mut().zip(vector).for_each(|(row, x)| row[offset] = *x);
             }
             let keys = &keys[..end * head_dim];
-            rows::dots(&chunk, keys, scale(head_dim), lanes, &mut rows[at * LANES..]);
+            dots::dots(&chunk, keys, scale(head_dim), lanes, &mut rows[at * LANES..]);
         }
         let (mut low, mut high) = (vec![f32::INFINITY; lanes], vec![f32::NEG_INFINITY; lanes]);
         // Keys inside the tile are seen by the later queries only.

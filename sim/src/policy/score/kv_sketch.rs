@@ -113,7 +113,7 @@ fn squared_norms<'a>(positions: &[Pos], vector: impl Fn(Pos) -> &'a [f32], sketc
         for (lane, &pos) in group.iter().enumerate() {
             vectors.iter_mut().zip(vector(pos)).for_each(|(row, x)| row[lane] = *x);
         }
-        num::rows::dots(&vectors, sketch, 1.0, LANES, &mut columns);
+        num::dots::dots(&vectors, sketch, 1.0, LANES, &mut columns);
         let mut sums = [0.0f32; LANES];
         for column in columns.as_chunks::<LANES>().0 {
             sums.iter_mut().zip(column).for_each(|(sum, x)| *sum += x * x);
