@@ -50,3 +50,44 @@ impl Known {
         list.get(place(queries.start)?..place(queries.end)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::RecordedHead;
+    use super::super::attention::Masses;
+    use super::*;
+    use crate::policy::HeadData;
+    use crate::trace::TraceSource;
+    use crate::trace::synth::{SynthLength, SynthSpec, Synthetic};
+    use crate::types::{KvHead, LayerIdx, ModelShape};
+
+    // A copy of the slots lies elsewhere in memory: for it the sums are worked out.
+    #[test]
+    fn scores_from_known_sums_have_the_bits_of_those_worked_out() {
+        let shape = ModelShape { layers: 1, q_heads: 2, kv_heads: 1, head_dim: 8, hidden: 16, vocab: 32 };
+        let spec = SynthSpec { shape, lengths: vec![SynthLength { prompt_len: 40, len: 60 }], seed: 3 };
+        let source = Synthetic::build("sinks-and-hitters", spec).expect("the shape is valid");
+        let (layer, len) = (LayerIdx::new(0), 60);
+        let tensors = source.layer(source.sequences()[0].seq, layer).expect("generated");
+        let mut head = RecordedHead::new(&tensors, &shape, layer, KvHead::new(0), len).expect("that shape");
+        let mut slots: Vec<Pos> = (0..40).rev().filter(|pos| pos % 4 != 1).map(Pos::new).collect();
+        let scored = slots.len();
+        let mut sums = Sums::from(40, scored, 0);
+        for queries in [40..48, 48..56] {
+            slots.extend(queries.clone().map(Pos::new));
+            Masses::remembered(&head, queries, &slots, &mut sums);
+        }
+        head.known = Known { slots: slots.clone(), sums: Some(sums) };
+        let (window, keys) = (43..56, &head.known.slots);
+        for used in [keys.len(), scored] {
+            assert!(head.known.totals(&window, &keys[..used], 2).is_some(), "{used} are known");
+            assert!(head.known.totals(&window, &slots[..used], 2).is_none(), "a copy is not");
+            let (mut known, mut worked_out) = (Vec::new(), Vec::new());
+            head.mean_attention(window.clone(), &keys[..used], scored, 1.0, &mut known);
+            head.mean_attention(window.clone(), &slots[..used], scored, 1.0, &mut worked_out);
+            assert_eq!(known.len(), scored);
+            assert!(known.iter().zip(&worked_out).all(|(a, b)| a.to_bits() == b.to_bits()), "{used}");
+        }
+        assert!(head.known.totals(&(39..56), keys, 2).is_none(), "a query from before");
+    }
+}
