@@ -21,7 +21,7 @@ fn run(source: &dyn TraceSource, text: &str) -> Result<Results, RunError> {
 }
 
 fn text(table: &Table, name: &str, row: usize) -> String {
-    table.text(name).unwrap()[row].clone().unwrap_or_default()
+    table.text(name).unwrap()[row].as_deref().unwrap_or_default().to_owned()
 }
 
 fn int(table: &Table, name: &str, row: usize) -> i64 {

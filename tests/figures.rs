@@ -202,7 +202,7 @@ fn cells_that_differ_in_a_setting_are_not_mixed() {
     }
     let drawing = drawing_of(&fixture::results(&cells, &series), "recall-vs-budget");
     let labels: Vec<&str> =
-        drawing.data.text("policy").unwrap().iter().flatten().map(String::as_str).collect();
+        drawing.data.text("policy").unwrap().iter().flatten().map(|policy| policy.as_str()).collect();
     assert_eq!(labels, ["vase-attnv, N_v = 16", "vase-attnv, N_v = 8"]);
 }
 

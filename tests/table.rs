@@ -9,7 +9,8 @@ use std::path::Path;
 fn column(rows: usize) -> impl Strategy<Value = Column> {
     let finite = any::<f64>().prop_filter("finite", |value| value.is_finite());
     prop_oneof![
-        prop::collection::vec(prop::option::of(".{0,12}"), rows).prop_map(Column::Text),
+        prop::collection::vec(prop::option::of(".{0,40}"), rows)
+            .prop_map(|texts| Column::Text(texts.into_iter().map(|text| text.map(Into::into)).collect())),
         prop::collection::vec(prop::option::of(any::<i64>()), rows).prop_map(Column::Int),
         prop::collection::vec(prop::option::of(finite), rows).prop_map(Column::Real),
         prop::collection::vec(prop::option::of(any::<bool>()), rows).prop_map(Column::Bool),
@@ -34,7 +35,7 @@ fn read(bytes: Vec<u8>) -> Result<Table, TableError> {
 fn sample() -> Vec<u8> {
     let mut table = Table::new();
     let rows = 40_u32;
-    let text = (0..rows).map(|row| (row % 3 > 0).then(|| format!("value {}", row % 7))).collect();
+    let text = (0..rows).map(|row| (row % 3 > 0).then(|| format!("value {}", row % 7).into())).collect();
     table.push("text", Column::Text(text)).unwrap();
     table.push("int", Column::Int((0..rows).map(|row| Some(i64::from(row) * 1000)).collect())).unwrap();
     table

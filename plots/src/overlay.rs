@@ -85,7 +85,7 @@ fn renamed(table: &Table, column: &str, say: impl Fn(&str) -> String) -> Result<
     for (name, values) in table.names().iter().zip(table.columns()) {
         let values = match values {
             Column::Text(texts) if name == column => {
-                Column::Text(texts.iter().map(|text| text.as_deref().map(&say)).collect())
+                Column::Text(texts.iter().map(|text| text.as_deref().map(&say).map(Into::into)).collect())
             }
             other => other.clone(),
         };
@@ -104,7 +104,7 @@ fn append(name: &str, table: &mut Table, more: &Table) -> Result<(), PlotsError>
 
 fn texts(table: &Table, column: &str) -> BTreeSet<String> {
     match table.column(column) {
-        Some(Column::Text(values)) => values.iter().flatten().cloned().collect(),
+        Some(Column::Text(values)) => values.iter().flatten().map(ToString::to_string).collect(),
         _ => BTreeSet::new(),
     }
 }

@@ -18,6 +18,11 @@ use multiversion::multiversion;
 /// Lanes of a sum. The order of additions is part of the results: it must not depend on the machine.
 pub(crate) const LANES: usize = 16;
 
+/// One number a lane, where a load takes them without crossing a line of the cache.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Row(pub(crate) [f32; LANES]);
+
 #[inline(always)]
 fn add(sums: &mut [f32; LANES], more: &[f32; LANES]) {
     for lane in 0..LANES {

@@ -262,7 +262,7 @@ fn default_text(value: &serde_json::Value) -> String {
 fn print(names: &[&'static str], rows: &[Vec<String>], format: Format) -> Result<Done, CliError> {
     let mut table = Table::new();
     for (at, name) in names.iter().enumerate() {
-        table.push(name, Column::Text(rows.iter().map(|row| Some(row[at].clone())).collect()))?;
+        table.push(name, Column::Text(rows.iter().map(|row| Some(row[at].as_str().into())).collect()))?;
     }
     output::table(&table, names, format)?;
     Ok(Done::All)

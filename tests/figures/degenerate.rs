@@ -143,11 +143,11 @@ fn absent_values_leave_the_other_figures_alone() {
 fn columns_of_another_kind_are_as_good_as_absent() {
     let mut cells = Table::new();
     cells.push("policy", Column::Int(vec![Some(1)])).unwrap();
-    cells.push("theta", Column::Text(vec![Some("1".to_owned())])).unwrap();
+    cells.push("theta", Column::Text(vec![Some("1".into())])).unwrap();
     cells.push("skip_rate", Column::Bool(vec![Some(true)])).unwrap();
-    cells.push("attn_mass_recall", Column::Text(vec![Some("0.5".to_owned())])).unwrap();
+    cells.push("attn_mass_recall", Column::Text(vec![Some("0.5".into())])).unwrap();
     let mut series = Table::new();
-    series.push("metric", Column::Text(vec![Some("live_kv_tokens".to_owned())])).unwrap();
+    series.push("metric", Column::Text(vec![Some("live_kv_tokens".into())])).unwrap();
     series.push("x", Column::Text(vec![None])).unwrap();
     let results = Results { manifest: fixture::manifest(), cells, series, more: Vec::new() };
     assert!(drawings(&results).is_empty());

@@ -75,7 +75,7 @@ fn a_recommended_threshold_is_drawn_with_its_guarantee() {
     let table = &mut of_another.more.last_mut().unwrap().1;
     let mut changed = kvlab_sim::table::Table::new();
     for (name, column) in table.names().iter().zip(table.columns()) {
-        let params = Column::Text(vec![Some("{\"share\":{\"kind\":\"always\"}}".to_owned())]);
+        let params = Column::Text(vec![Some("{\"share\":{\"kind\":\"always\"}}".into())]);
         changed.push(name, if name == "params" { params } else { column.clone() }).unwrap();
     }
     *table = changed;

@@ -74,7 +74,7 @@ fn sliders_without_usable_rows_give_a_message() {
         let table = more::joint("<b>rksc", 1);
         let mut out = kvlab_sim::table::Table::new();
         for (name, column) in table.names().iter().zip(table.columns()) {
-            let texts = vec![Some(params.to_owned()); table.rows()];
+            let texts = vec![Some(params.into()); table.rows()];
             let column = if name == "params" { Column::Text(texts) } else { column.clone() };
             out.push(name, column).unwrap();
         }

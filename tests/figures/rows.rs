@@ -77,7 +77,7 @@ impl Rows {
             let values = self.rows.iter().map(value);
             let column = match *kind {
                 "text" => Column::Text(
-                    values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect(),
+                    values.map(|v| if let Value::Text(v) = v { Some(v.into()) } else { None }).collect(),
                 ),
                 "int" => {
                     Column::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect())

@@ -180,7 +180,7 @@ fn real(row: usize, value: f64) -> impl FnOnce(&mut Column) {
 }
 
 fn text(row: usize, value: Option<&str>) -> impl FnOnce(&mut Column) {
-    let value = value.map(str::to_owned);
+    let value = value.map(Into::into);
     move |column| match column {
         Column::Text(values) => values[row] = value,
         other => panic!("{}", other.kind()),

@@ -43,7 +43,7 @@ impl Drift {
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     pub(super) fn rows<'a>(&'a self, cell: &'a str) -> impl Iterator<Item = SeriesRow> + 'a {
         self.sums.iter().map(move |(&(layer, evictions), &(sum, n))| SeriesRow {
-            cell: cell.to_owned(),
+            cell: cell.into(),
             metric: "state_cosine",
             stat: "mean",
             layer: u16::try_from(layer).ok(),

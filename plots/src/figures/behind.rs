@@ -70,7 +70,7 @@ impl Behind {
         }
         for (column, value) in self.columns.iter_mut().zip(values) {
             match (column, value) {
-                (Column::Text(column), Cell::Text(value)) => column.push(Some(value)),
+                (Column::Text(column), Cell::Text(value)) => column.push(Some(value.into())),
                 (Column::Int(column), Cell::Int(value)) => column.push(value),
                 (Column::Real(column), Cell::Real(value)) => {
                     column.push(value.filter(|value| value.is_finite()))

@@ -31,7 +31,10 @@ pub fn predict_cells(cells: &Table, predictor: &Predictor) -> Result<Table, Tabl
     let mut table = Table::new();
     for (name, column) in cells.names().iter().zip(cells.columns()) {
         match name.as_str() {
-            "lint" => table.push(name, Column::Text(lints.clone()))?,
+            "lint" => table.push(
+                name,
+                Column::Text(lints.iter().map(|lint| lint.as_deref().map(Into::into)).collect()),
+            )?,
             _ => table.push(name, column.clone())?,
         }
     }
@@ -60,11 +63,11 @@ mod tests {
             observed.outcome.push(vec![Some(f64::from(policy) / 4.0)]);
         }
         let predictor = Predictor::fit(&observed, ("attn_mass_recall", 1.0), "accuracy", "m").unwrap();
-        let text = |words: [&str; 4]| Column::Text(words.map(|word| Some(word.to_owned())).to_vec());
+        let text = |words: [&str; 4]| Column::Text(words.map(|word| Some(word.into())).to_vec());
         let mut cells = Table::new();
         cells.push("study", text(["eviction", "eviction", "exit", "eviction"])).unwrap();
         cells.push("arm", text(["replay", "replay", "replay", "real"])).unwrap();
-        cells.push("lint", Column::Text(vec![None, Some("l".to_owned()), None, None])).unwrap();
+        cells.push("lint", Column::Text(vec![None, Some("l".into()), None, None])).unwrap();
         cells
             .push("attn_mass_recall", Column::Real(vec![Some(0.25), Some(0.75), Some(0.25), Some(0.25)]))
             .unwrap();

@@ -103,11 +103,6 @@ impl Weights {
 /// query heads, into `out`, `[slot]`. `rows` has the weights of each tile of `queries`, `[row, lane]`; `slots` names rows.
 /// Lanes outside `queries` are not counted. `known` has the sums of the weights of each query on all of `slots`, `[query, member]`, where
 /// they are known.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "windows and groups are small"
-)]
 pub(crate) fn mean_attention<'a>(
     rows: &[&'a [f32]],
     (queries, group): (&Range<u32>, usize),
@@ -132,19 +127,20 @@ pub(crate) fn mean_attention<'a>(
             }
             None => rows::sums(rows, lanes, first, slots, &mut totals),
         }
-        let factor = |(lane, total): (usize, &f64)| {
-            let counts = counted.contains(&(first + lane)) && !(*total <= 0.0);
-            if counts { (1.0 / total) as f32 } else { 0.0 }
-        };
-        let factors = totals.iter().enumerate().map(factor).collect();
-        rows::Factors { rows, lanes, first, factors }
+        rows::Factors::of(rows, lanes, first, &totals, counted)
     };
     let tiles: SmallVec<[rows::Factors<'_>; 2]> = tiles(queries).zip(rows).map(factors_of).collect();
     out.clear();
     out.resize(scored, 0.0);
     rows::products(&tiles, &slots[..scored], out);
-    let terms = (queries.len().max(1) * group.max(1)) as f32;
-    out.iter_mut().for_each(|score| *score /= terms);
+    divide_by_terms(out, queries.len(), group);
+}
+
+/// Sums over queries and query heads to means.
+#[expect(clippy::cast_precision_loss, reason = "windows and groups are small")]
+pub(crate) fn divide_by_terms(sums: &mut [f32], queries: usize, group: usize) {
+    let terms = (queries.max(1) * group.max(1)) as f32;
+    sums.iter_mut().for_each(|score| *score /= terms);
 }
 
 /// The weights of `queries` on `keys` from logits alone; see [`HeadData::weights`].

@@ -2,6 +2,7 @@
 
 use super::compose::Reason;
 use super::lists::{Listed, Lists};
+use crate::num::Row;
 use crate::types::Pos;
 use std::any::Any;
 use std::cell::RefCell;
@@ -34,6 +35,7 @@ pub struct Memo {
     numbers: Lists<f32>,
     doubles: Lists<f64>,
     reasons: Lists<Reason>,
+    rows: Lists<Row>,
 }
 
 macro_rules! listed {
@@ -46,7 +48,7 @@ macro_rules! listed {
     };
 }
 
-listed! { slots: usize, tokens: Pos, marks: bool, words: u64, numbers: f32, doubles: f64, reasons: Reason }
+listed! { slots: usize, tokens: Pos, marks: bool, words: u64, numbers: f32, doubles: f64, reasons: Reason, rows: Row }
 
 impl Memo {
     /// Pieces that are remembered.

@@ -32,7 +32,7 @@ mod view;
 pub mod winner;
 
 pub use attention::Weights;
-pub(crate) use attention::{TILE, mean_attention, tiles, weights_from_logits};
+pub(crate) use attention::{TILE, divide_by_terms, mean_attention, tiles, weights_from_logits};
 pub use doc::ParamDoc;
 pub use draws::Draws;
 pub use error::PolicyError;

@@ -3,7 +3,9 @@
 use super::RecordedHead;
 use super::known::Sums;
 use super::tile::Tile;
-use crate::num::{LANES, rows};
+use crate::num::LANES;
+use crate::num::rows::{self, Factors};
+use crate::policy::score::window_mass::Normaliser;
 use crate::policy::{HeadData, TILE};
 use crate::types::Pos;
 use smallvec::{SmallVec, smallvec};
@@ -41,6 +43,19 @@ impl Masses {
         let counted = masses.from..masses.from + queries.len() * head.group();
         sums.all.extend_from_slice(&masses.sums[counted.clone()]);
         sums.before.extend_from_slice(&before[counted]);
+        if let Some(mean) = &mut sums.mean {
+            let looked = queries.start.max(mean.window.start)..queries.end.min(mean.window.end);
+            if !looked.is_empty() {
+                let totals = match mean.normaliser {
+                    Normaliser::Candidates => &before,
+                    Normaliser::Visible => &masses.sums,
+                };
+                let lane = |query: u32| (query - queries.start / TILE * TILE) as usize * head.group();
+                let lanes = lane(looked.start)..lane(looked.end);
+                let factors = Factors::of(tile.rows(), tile.lanes(), first, totals, lanes);
+                mean.add(&factors, &slots[..sums.cut], looked.end);
+            }
+        }
         masses
     }
 

@@ -1,7 +1,9 @@
 //! One recorded KV head as policies see it.
 
-use crate::num;
-use crate::policy::{HeadData, Magnitude, Memo, TILE, Weights, mean_attention, tiles, weights_from_logits};
+use crate::num::{self, rows};
+use crate::policy::{
+    HeadData, Magnitude, Memo, TILE, Weights, divide_by_terms, mean_attention, tiles, weights_from_logits,
+};
 use crate::rope::Rope;
 use crate::types::{KvHead, LayerIdx, ModelShape, Pos, QHead};
 use smallvec::SmallVec;
@@ -234,6 +236,13 @@ impl HeadData for RecordedHead<'_> {
         out: &mut Vec<f32>,
     ) {
         let recorded = if is_one(temperature) { self.tame_tiles(&queries) } else { None };
+        if let Some(partial) = recorded.as_ref().and_then(|_| self.known.mean(&queries, keys, scored)) {
+            out.clear();
+            out.resize(scored, 0.0);
+            rows::folds(partial, out);
+            divide_by_terms(out, queries.len(), self.group());
+            return;
+        }
         let latest = keys[..scored].iter().max().map_or(0, |pos| pos.get());
         // A key after every query of a tile has no row there, and no weight.
         if let Some(recorded) = recorded

@@ -2,7 +2,7 @@
 
 use super::RecordedHead;
 use super::attention::{self, Masses};
-use super::known::Sums;
+use super::known::{Mean, Sums};
 use super::layer::{EvictionCell, Settings};
 use super::projection;
 use super::recording::wide_count;
@@ -73,6 +73,8 @@ pub(super) struct HeadRun<'a> {
     pub(super) head: RecordedHead<'a>,
     at: At,
     first_query: u32,
+    /// Positions of the sequence.
+    len: u32,
     steps: usize,
     settings: Settings,
     classes: Vec<Class>,
@@ -101,6 +103,7 @@ impl<'a> HeadRun<'a> {
             head,
             at,
             first_query: at.seen,
+            len,
             steps,
             settings,
             classes: vec![root],
@@ -212,7 +215,7 @@ impl<'a> HeadRun<'a> {
                 let class = match made.iter().find(|(from, of, _)| *from == parent && *of == set) {
                     Some((_, _, class)) => *class,
                     None => {
-                        let sums = expected_sums(stack, self.head.group(), kept.len(), seen);
+                        let sums = expected_sums(&self.head, stack, kept.len(), seen, self.len);
                         let class = self.add(Class {
                             slots: kept,
                             stored: seen,
@@ -258,6 +261,9 @@ impl<'a> HeadRun<'a> {
             Some(place) => {
                 let left = std::mem::replace(&mut self.classes[place], class);
                 lists::give_back(&self.head, left.slots);
+                if let Some(mean) = left.sums.and_then(|sums| sums.mean) {
+                    lists::give_back(&self.head, mean.into_room());
+                }
                 place
             }
             None => {
@@ -299,10 +305,17 @@ impl<'a> HeadRun<'a> {
     }
 }
 
-/// The place of the sums that the next eviction of `stack`, which has just kept `kept` tokens, will look at; nothing where its scorer
-/// looks at no queries or no period says when that will be: then they could be as many as the answer is long.
-fn expected_sums(stack: &Stack, group: usize, kept: usize, seen: u32) -> Option<Sums> {
+/// The place of the sums that the next eviction of `stack` will look at, which has just kept `kept` tokens of the `seen` ones of a sequence of
+/// `len`; nothing where its scorer looks at no queries or no period says when that will be: then they could be as many as the answer is long.
+fn expected_sums(head: &RecordedHead<'_>, stack: &Stack, kept: usize, seen: u32, len: u32) -> Option<Sums> {
     let period = stack.period().filter(|_| stack.window() > 0)?;
+    let next = seen.checked_add(period).filter(|next| *next <= len)?;
     let still_recent = stack.knobs().recent.saturating_sub(period) as usize;
-    Some(Sums::from(seen, kept.saturating_sub(still_recent), period as usize * group))
+    let mut sums = Sums::from(seen, kept.saturating_sub(still_recent), period as usize * head.group());
+    // The rows of a short window are still at hand at the eviction.
+    sums.mean = stack
+        .mean_attention()
+        .filter(|(window, _)| (TILE + 1..=period).contains(window) && sums.cut <= Mean::MOST_SLOTS)
+        .map(|(window, normaliser)| Mean::of(next - window..next, normaliser, lists::take(head)));
+    Some(sums)
 }

@@ -147,6 +147,9 @@ pub fn replay_cells(
     }
     let window = cells.iter().map(|cell| cell.stack.window()).max().unwrap_or(0);
     let agenda = Agenda::new(shape, meta, layer, cells, is_alone);
+    for (outcome, evictions) in outcomes.iter_mut().zip(&agenda.evictions) {
+        outcome.iter_mut().for_each(|outcome| outcome.evictions.reserve_exact(*evictions));
+    }
     let mut events = agenda.events.iter().peekable();
     let mut end = meta.prompt_len;
     loop {
@@ -203,6 +206,8 @@ struct Agenda {
     events: BTreeMap<u32, Vec<usize>>,
     /// Equal for cells whose scorers are the same under the same seed, `[cell]`.
     scorers: Vec<usize>,
+    /// How often each cell evicts, `[cell]`.
+    evictions: Vec<usize>,
     shape: ModelShape,
     layer: LayerIdx,
 }
@@ -218,9 +223,11 @@ impl Agenda {
         let mut events: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut known = BTreeMap::new();
         let mut scorers = Vec::with_capacity(cells.len());
+        let mut counts = Vec::with_capacity(cells.len());
         for (at, cell) in cells.iter().enumerate() {
             let evictions =
                 if is_left_out(cell) { Vec::new() } else { cell.stack.evictions(meta.prompt_len, meta.len) };
+            counts.push(evictions.len());
             for seen in evictions {
                 events.entry(seen).or_default().push(at);
             }
@@ -228,7 +235,7 @@ impl Agenda {
             let next = known.len();
             scorers.push(*known.entry((cell.stack.scorer(), seed)).or_insert(next));
         }
-        Self { events, scorers, shape: *shape, layer }
+        Self { events, scorers, evictions: counts, shape: *shape, layer }
     }
 }
 
@@ -325,6 +332,8 @@ fn finish(
 ) {
     let steps = meta.len - meta.prompt_len;
     outcome.recall = vec![0.0; steps as usize];
+    outcome.head_recall.reserve_exact(heads.len());
+    outcome.resident.reserve_exact(heads.len());
     for run in heads {
         outcome.recall.iter_mut().zip(run.recall(cell)).for_each(|(sum, share)| *sum += share);
         outcome.head_recall.push(run.recall(cell).iter().fold(0.0, |sum, share| sum + share));

@@ -11,14 +11,9 @@ impl PosSet {
     /// The set of `positions`.
     #[must_use]
     pub fn of(positions: &[Pos]) -> Self {
-        let mut set = Self::default();
-        for pos in positions {
-            let word = pos.idx() / 64;
-            if set.0.len() <= word {
-                set.0.resize(word + 1, 0);
-            }
-            set.0[word] |= 1 << (pos.idx() % 64);
-        }
+        let words = positions.iter().max().map_or(0, |last| last.idx() / 64 + 1);
+        let mut set = Self(vec![0; words]);
+        positions.iter().for_each(|pos| set.0[pos.idx() / 64] |= 1 << (pos.idx() % 64));
         set
     }
 

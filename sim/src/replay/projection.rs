@@ -39,9 +39,10 @@ pub(super) fn written(head: &RecordedHead<'_>, outputs: &[f64]) -> Option<Vec<f3
 
 /// As [`written`], of the difference of two outputs; an empty vector stands for zero where they are equal.
 pub(super) fn difference(head: &RecordedHead<'_>, kept: &[f64], full: &[f64]) -> Option<Vec<f32>> {
+    head.output_weights(0)?;
     let apart: Vec<f64> = kept.iter().zip(full).map(|(kept, full)| kept - full).collect();
     if apart.iter().all(|x| x.abs() <= 0.0) {
-        return head.output_weights(0).map(|_| Vec::new());
+        return Some(Vec::new());
     }
     written(head, &apart)
 }

@@ -1,6 +1,7 @@
 //! Attention weights of sixteen recorded queries on every key up to them.
 
-use crate::num::{LANES, dots, rows};
+use crate::num::dots::dots;
+use crate::num::{LANES, Row, rows};
 use crate::policy::{TILE, scale};
 use crate::types::Pos;
 
@@ -34,15 +35,15 @@ impl Tile {
         let len = keys.len() / head_dim;
         let end = (first + TILE as usize).min(len);
         rows.resize(end * lanes, 0.0);
-        let mut chunk = vec![[0.0; LANES]; head_dim];
+        let mut chunk = vec![Row::default(); head_dim];
         for at in 0..group {
             for (offset, lane) in (at * LANES..(at + 1) * LANES).enumerate() {
                 let (query, member) = ((first + lane / group).min(len - 1), lane % group);
                 let vector = &queries[member][query * head_dim..][..head_dim];
-                chunk.iter_mut().zip(vector).for_each(|(row, x)| row[offset] = *x);
+                chunk.iter_mut().zip(vector).for_each(|(row, x)| row.0[offset] = *x);
             }
             let keys = &keys[..end * head_dim];
-            dots::dots(&chunk, keys, scale(head_dim), lanes, &mut rows[at * LANES..]);
+            dots(&chunk, keys, scale(head_dim), lanes, &mut rows[at * LANES..]);
         }
         let (mut low, mut high) = (vec![f32::INFINITY; lanes], vec![f32::NEG_INFINITY; lanes]);
         // Keys inside the tile are seen by the later queries only.

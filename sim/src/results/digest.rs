@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 /// SHA-256 of `bytes`, in hex.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |half: u8| char::from_digit(u32::from(half), 16);
+    Sha256::digest(bytes).iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).flatten().collect()
 }
 
 /// Content hash of everything that decides a row: 12 hex digits.

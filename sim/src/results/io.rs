@@ -204,7 +204,7 @@ mod tests {
 
     fn column(kind: &str) -> Column {
         match kind {
-            "text" => Column::Text(vec![Some("a".to_owned()), None]),
+            "text" => Column::Text(vec![Some("a".into()), None]),
             "int" => Column::Int(vec![Some(-1), None]),
             "real" => Column::Real(vec![Some(0.5), None]),
             _ => Column::Bool(vec![Some(true), None]),

@@ -271,8 +271,10 @@ pub fn pareto(
     let knee = knee(&points, &is_on_front);
     let mut table = Table::new();
     if tables.len() > 1 {
-        table
-            .push("results", Column::Text(settings.iter().map(|one| Some(one.results.clone())).collect()))?;
+        table.push(
+            "results",
+            Column::Text(settings.iter().map(|one| Some(one.results.as_str().into())).collect()),
+        )?;
     }
     for &name in SHOWN {
         let values: Vec<Value> =
@@ -304,7 +306,7 @@ pub fn pareto(
             table.push(&format!("regret_{}", axis.column), Column::Real(regrets))?;
         }
     }
-    table.push("cell", Column::Text(settings.iter().map(|one| Some(one.cell.clone())).collect()))?;
+    table.push("cell", Column::Text(settings.iter().map(|one| Some(one.cell.as_str().into())).collect()))?;
     Ok(table)
 }
 

@@ -4,7 +4,7 @@
 
 use super::{CELL_KEYS, Columns, Estimate, MORE_CELL_KEYS, SERIES_COLUMNS};
 use crate::metrics::{METRICS, Scope};
-use crate::table::{Column, Table, TableError, Value};
+use crate::table::{Column, Table, TableError, Text, Value};
 use std::collections::BTreeMap;
 
 /// One row of `cells`: values by column. Columns that are neither keys nor metrics are not stored.
@@ -86,7 +86,7 @@ impl CellRow {
 #[derive(Clone, Debug)]
 pub struct SeriesRow {
     /// The cell, or [`super::RECORDING`].
-    pub cell: String,
+    pub cell: Text,
     /// Id of the metric.
     pub metric: &'static str,
     /// `mean`, `p10`, `p50`, `p90` or `count`.
@@ -224,11 +224,13 @@ pub fn series_table(rows: &[SeriesRow]) -> Result<Table, TableError> {
 pub(super) fn series_of(rows: &[&SeriesRow]) -> Result<Table, TableError> {
     let mut table = Table::new();
     let int = |n: u64| i64::try_from(n).ok();
+    let text =
+        |of: &dyn Fn(&SeriesRow) -> &str| Column::Text(rows.iter().map(|row| Some(of(row).into())).collect());
     for (name, _, _) in SERIES_COLUMNS {
         let column = match *name {
-            "cell" => Column::Text(rows.iter().map(|row| Some(row.cell.clone())).collect()),
-            "metric" => Column::Text(rows.iter().map(|row| Some(row.metric.to_owned())).collect()),
-            "stat" => Column::Text(rows.iter().map(|row| Some(row.stat.to_owned())).collect()),
+            "cell" => text(&|row| &row.cell),
+            "metric" => text(&|row| row.metric),
+            "stat" => text(&|row| row.stat),
             "layer" => Column::Int(rows.iter().map(|row| row.layer.map(i64::from)).collect()),
             "x" => Column::Real(rows.iter().map(|row| Some(row.x)).collect()),
             "x_hi" => Column::Real(rows.iter().map(|row| row.x_hi).collect()),

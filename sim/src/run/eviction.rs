@@ -23,7 +23,6 @@ use crate::replay::{
 use crate::results::{Bootstrap, CellRow, Outcome, Section, Unit, UnitKind, cell_id};
 use crate::rope::Rope;
 use crate::scenario::{EvictionPlan, EvictionStudy};
-use crate::table::Value;
 use crate::trace::SequenceMeta;
 use crate::types::{LayerIdx, Nanos, ReqId};
 use rayon::prelude::*;
@@ -74,8 +73,10 @@ pub(super) fn run(
     let units = units(context, study, plans);
     batches.iter().try_for_each(|batch| {
         // Place 0 is the recording.
-        let wanted: Vec<&EvictionPlan> =
-            batch.iter().filter_map(|&at| plans.get(at.checked_sub(1)?)).collect();
+        let wanted: Vec<Wanted<'_>> = batch
+            .iter()
+            .filter_map(|&at| Some(Wanted { plan: plans.get(at.checked_sub(1)?)?, id: &units[at].id }))
+            .collect();
         let mut results = cells(context, study, &wanted)?;
         if batch.contains(&0) {
             let outcome =
@@ -89,6 +90,14 @@ pub(super) fn run(
     })
 }
 
+/// A cell that is to be run.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    plan: &'a EvictionPlan,
+    /// Its content hash.
+    id: &'a str,
+}
+
 /// What cells gave, in their order, and the value ranges by layer.
 struct EvictionResults {
     outcomes: Vec<Outcome>,
@@ -98,12 +107,13 @@ struct EvictionResults {
 fn cells(
     context: &Context<'_>,
     study: &EvictionStudy,
-    plans: &[&EvictionPlan],
+    wanted: &[Wanted<'_>],
 ) -> Result<EvictionResults, RunError> {
-    let runnable: Vec<(&EvictionPlan, &Stack)> =
-        plans.iter().filter_map(|plan| plan.stack.as_ref().ok().map(|stack| (*plan, stack))).collect();
+    let runnable: Vec<(Wanted<'_>, &Stack)> =
+        wanted.iter().filter_map(|wanted| Some((*wanted, wanted.plan.stack.as_ref().ok()?))).collect();
+    let seed = |wanted: &Wanted<'_>| wanted.plan.seed.unwrap_or(0);
     let cells: Vec<EvictionCell<'_>> =
-        runnable.iter().map(|(plan, stack)| EvictionCell { stack, seed: plan.seed.unwrap_or(0) }).collect();
+        runnable.iter().map(|(wanted, stack)| EvictionCell { stack, seed: seed(wanted) }).collect();
     let next_token = next_token::head(context, study)?;
     let settings = Settings {
         output_error_every: study.output_error_every,
@@ -128,28 +138,27 @@ fn cells(
     let mut simulated = runnable
         .par_iter()
         .enumerate()
-        .map(|(at, (plan, stack))| {
+        .map(|(at, (wanted, stack))| {
             let outcomes: Result<Vec<&SequenceOutcome>, &PolicyError> =
                 passes.iter().map(|pass| pass.outcomes[at].as_ref()).collect();
             match outcomes {
-                Ok(outcomes) => cell(context, study, plan, stack, &outcomes).unwrap_or_else(|error| {
-                    unfinished(keys(context, plan, study), "failed", error.to_string())
-                }),
+                Ok(outcomes) => cell(context, study, *wanted, stack, &outcomes)
+                    .unwrap_or_else(|error| unfinished(keys(context, *wanted), "failed", error.to_string())),
                 Err(error) => {
                     let is_refused =
                         matches!(error, PolicyError::Refused { .. } | PolicyError::Missing { .. });
                     let status = if is_refused { "skipped" } else { "failed" };
-                    unfinished(keys(context, plan, study), status, error.to_string())
+                    unfinished(keys(context, *wanted), status, error.to_string())
                 }
             }
         })
         .collect::<Vec<Outcome>>()
         .into_iter();
 
-    let mut outcomes = Vec::with_capacity(plans.len());
-    for plan in plans {
-        match &plan.stack {
-            Err(error) => outcomes.push(unfinished(keys(context, plan, study), "skipped", error.to_string())),
+    let mut outcomes = Vec::with_capacity(wanted.len());
+    for wanted in wanted {
+        match &wanted.plan.stack {
+            Err(error) => outcomes.push(unfinished(keys(context, *wanted), "skipped", error.to_string())),
             Ok(_) => outcomes.extend(simulated.next()),
         }
     }
@@ -239,10 +248,10 @@ fn id_of(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> S
 }
 
 /// The key columns of a cell.
-fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> CellRow {
+fn keys(context: &Context<'_>, Wanted { plan, id }: Wanted<'_>) -> CellRow {
     let mut row = context.keys("eviction");
     context.tell_drawn(&mut row);
-    row.text("cell", id_of(context, plan, study));
+    row.text("cell", id);
     plan_columns(plan, &mut row);
     row
 }
@@ -251,7 +260,7 @@ fn keys(context: &Context<'_>, plan: &EvictionPlan, study: &EvictionStudy) -> Ce
 fn cell(
     context: &Context<'_>,
     study: &EvictionStudy,
-    plan: &EvictionPlan,
+    wanted: Wanted<'_>,
     stack: &Stack,
     outcomes: &[&SequenceOutcome],
 ) -> Result<Outcome, RunError> {
@@ -272,7 +281,8 @@ fn cell(
     engine::run(&workload, &engine::Settings::default(), &UnitCost::default(), &mut observers)?;
     let (digest, report) = (digest.finish(), memory.report());
 
-    let mut row = keys(context, plan, study);
+    let Wanted { plan, id } = wanted;
+    let mut row = keys(context, wanted);
     row.text("status", "ok");
     row.text("log_digest", digest);
     if report.evictions == 0 && stack.can_evict() {
@@ -282,17 +292,14 @@ fn cell(
     memory_metrics(&mut row, &report, &context.bootstrap);
     proxy_metrics(&mut row, context, outcomes, report.evictions);
     reading::metrics(&mut row, context, study, outcomes, &report);
-    let Value::Text(id) = row.get("cell") else {
-        return Ok(Outcome { cell: Some(row), ..Outcome::default() });
-    };
-    let series = occupancy_series(&id, &report)
-        .chain(recall_series(&id, context, outcomes))
-        .chain(head_recall_series(&id, context, outcomes))
-        .chain(survival_series(&id, outcomes))
-        .chain(reading::range_error_series(&id, outcomes))
+    let series = occupancy_series(id, &report)
+        .chain(recall_series(id, context, outcomes))
+        .chain(head_recall_series(id, context, outcomes))
+        .chain(survival_series(id, outcomes))
+        .chain(reading::range_error_series(id, outcomes))
         .collect();
-    let items = if context.has_items { items(&id, context, outcomes) } else { Vec::new() };
-    let held = retained::rows(&id, context, study, EvictionCell { stack, seed: plan.seed.unwrap_or(0) })?;
+    let items = if context.has_items { items(id, context, outcomes) } else { Vec::new() };
+    let held = retained::rows(id, context, study, EvictionCell { stack, seed: plan.seed.unwrap_or(0) })?;
     let more = vec![("items", items), ("retained", held)];
     Ok(Outcome { cell: Some(row), series, more, ..Outcome::default() })
 }

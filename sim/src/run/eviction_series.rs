@@ -68,7 +68,7 @@ pub(super) fn survival_series<'a>(
         };
         let (kept, all) = (sum(|o| &o.survivors), sum(|o| &o.candidates));
         (all > 0).then(|| SeriesRow {
-            cell: cell.to_owned(),
+            cell: cell.into(),
             metric: "survival",
             stat: "mean",
             layer: None,
@@ -86,7 +86,7 @@ pub(super) fn occupancy_series<'a>(
 ) -> impl Iterator<Item = SeriesRow> + use<'a> {
     let of = move |metric: &'static str, value: fn(&OccupancyPoint) -> f64| {
         report.curve.iter().map(move |point| SeriesRow {
-            cell: cell.to_owned(),
+            cell: cell.into(),
             metric,
             stat: "mean",
             layer: None,
@@ -119,7 +119,7 @@ pub(super) fn head_recall_series<'a>(
     (0..).zip(sums).map(move |(at, sum)| {
         let (layer, head) = place(at);
         SeriesRow {
-            cell: cell.to_owned(),
+            cell: cell.into(),
             metric: "head_mass_recall",
             stat: "mean",
             layer: Some(layer),
@@ -146,7 +146,7 @@ pub(super) fn recall_series<'a>(
         }
     }
     by_seen.into_iter().map(move |(seen, (total, sequences))| SeriesRow {
-        cell: cell.to_owned(),
+        cell: cell.into(),
         metric: "step_mass_recall",
         stat: "mean",
         layer: None,

@@ -230,7 +230,7 @@ fn histogram(id: &str, layers: u16, outcomes: &[ExitOutcome]) -> Vec<SeriesRow> 
     let positions: u64 = outcomes.iter().map(ExitOutcome::positions).sum();
     (1..=layers)
         .map(|run| SeriesRow {
-            cell: id.to_owned(),
+            cell: id.into(),
             metric: "exit_layer_count",
             stat: "count",
             layer: None,

@@ -98,7 +98,7 @@ pub(super) fn range_error_series(cell: &str, outcomes: &[&SequenceOutcome]) -> V
             reading.range_error.get(usize::from(layer)).into_iter().for_each(|moments| all.merge(moments));
         }
         Some(SeriesRow {
-            cell: cell.to_owned(),
+            cell: cell.into(),
             metric: "range_error_correlation",
             stat: "mean",
             layer: Some(layer),

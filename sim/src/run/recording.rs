@@ -19,7 +19,7 @@ pub(super) fn entropy_series(rows: &[LensRow], layers: u16) -> Vec<SeriesRow> {
             };
             for (stat, value) in ["p10", "p50", "p90"].into_iter().zip(quantiles) {
                 series.push(SeriesRow {
-                    cell: RECORDING.to_owned(),
+                    cell: RECORDING.into(),
                     metric,
                     stat,
                     layer: Some(layer),
@@ -58,7 +58,7 @@ pub(super) fn token_entropy_series(rows: &[LensRow], layers: u16) -> Vec<SeriesR
         .filter_map(|((layer, column), (sum, count))| {
             let positions = columns.get(column)?;
             Some(SeriesRow {
-                cell: RECORDING.to_owned(),
+                cell: RECORDING.into(),
                 metric: "token_entropy_nats",
                 stat: "mean",
                 layer: Some(layer),
@@ -109,7 +109,7 @@ fn histogram(layer: u16, lists: &LayerRanges) -> Vec<SeriesRow> {
     (0u32..)
         .zip(counts)
         .map(|(bin, count)| SeriesRow {
-            cell: RECORDING.to_owned(),
+            cell: RECORDING.into(),
             metric: "value_range_count",
             stat: "count",
             layer: Some(layer),
@@ -127,7 +127,7 @@ fn cut(layer: u16, falling: &LayerRanges, count: u32) -> Option<SeriesRow> {
     let at = (count as usize).checked_sub(1)?;
     let cuts: Vec<f64> = falling.iter().filter_map(|list| list.get(at)).map(|cut| f64::from(*cut)).collect();
     (!cuts.is_empty()).then(|| SeriesRow {
-        cell: RECORDING.to_owned(),
+        cell: RECORDING.into(),
         metric: "value_range_cut",
         stat: "mean",
         layer: Some(layer),

@@ -95,7 +95,7 @@ mod tests {
     fn awkward_text_is_quoted_and_absence_differs_from_emptiness() {
         let mut table = Table::new();
         let texts = [Some("plain"), Some("a,b"), Some("say \"hi\""), Some("two\nlines"), Some(""), None];
-        table.push("text", Column::Text(texts.iter().map(|text| text.map(str::to_owned)).collect())).unwrap();
+        table.push("text", Column::Text(texts.iter().map(|text| text.map(Into::into)).collect())).unwrap();
         table.push("flag", Column::Bool(vec![Some(true), None, None, None, None, Some(false)])).unwrap();
         assert_eq!(
             to_csv(&table),

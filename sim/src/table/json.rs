@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn a_table_comes_back_with_the_same_bits() {
         let mut table = Table::new();
-        table.push("t", Column::Text(vec![Some("a\"\u{1f}é".to_owned()), None])).unwrap();
+        table.push("t", Column::Text(vec![Some("a\"\u{1f}é".into()), None])).unwrap();
         table.push("i", Column::Int(vec![Some(i64::MIN), None])).unwrap();
         table.push("b", Column::Bool(vec![None, Some(true)])).unwrap();
         for real in [0.1 + 0.2, -0.0, 5e-324, f64::MAX, 1.0, f64::MIN_POSITIVE] {

@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn a_row_is_an_object_with_its_columns_in_order_and_no_key_for_what_is_absent() {
         let mut table = Table::new();
-        table.push("t", Column::Text(vec![Some("a\"\nü".to_owned()), None])).unwrap();
+        table.push("t", Column::Text(vec![Some("a\"\nü".into()), None])).unwrap();
         table.push("i", Column::Int(vec![Some(-3), Some(4)])).unwrap();
         table.push("b", Column::Bool(vec![Some(true), None])).unwrap();
         table.push("r", Column::Real(vec![Some(0.1 + 0.2), Some(1.0)])).unwrap();

@@ -18,14 +18,18 @@ pub use jsonl::to_jsonl;
 pub(crate) use parquet::{GroupWriter, TableFile};
 pub use parquet::{parquet_from_bytes, parquet_to_bytes, read_parquet, write_parquet};
 
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
+
+/// A text in a column: short ones need no memory of their own.
+pub type Text = CompactString;
 
 /// The values of one column. `None` means absent (an empty CSV field, a Parquet null).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Column {
     /// UTF-8 text.
-    Text(Vec<Option<String>>),
+    Text(Vec<Option<Text>>),
     /// Signed integers.
     Int(Vec<Option<i64>>),
     /// Finite reals.
@@ -91,9 +95,9 @@ impl Column {
     #[must_use]
     pub fn of_kind(kind: &str, values: impl Iterator<Item = Value>) -> Self {
         match kind {
-            "text" => {
-                Self::Text(values.map(|v| if let Value::Text(v) = v { Some(v) } else { None }).collect())
-            }
+            "text" => Self::Text(
+                values.map(|v| if let Value::Text(v) = v { Some(v.into()) } else { None }).collect(),
+            ),
             "int" => Self::Int(values.map(|v| if let Value::Int(v) = v { Some(v) } else { None }).collect()),
             "bool" => {
                 Self::Bool(values.map(|v| if let Value::Bool(v) = v { Some(v) } else { None }).collect())
@@ -118,7 +122,7 @@ impl Column {
             values.get(row).cloned().flatten().map_or(Value::Absent, wrap)
         }
         match self {
-            Self::Text(values) => or_absent(values, row, Value::Text),
+            Self::Text(values) => or_absent(values, row, |text: Text| Value::Text(text.into())),
             Self::Int(values) => or_absent(values, row, Value::Int),
             Self::Real(values) => or_absent(values, row, Value::Real),
             Self::Bool(values) => or_absent(values, row, Value::Bool),
@@ -254,7 +258,7 @@ impl Table {
     ///
     /// # Errors
     /// When there is no such column, or it holds something else.
-    pub fn text(&self, name: &str) -> Result<&[Option<String>], TableError> {
+    pub fn text(&self, name: &str) -> Result<&[Option<Text>], TableError> {
         match self.column(name) {
             Some(Column::Text(values)) => Ok(values),
             other => Err(self.mismatch(name, "text", other)),

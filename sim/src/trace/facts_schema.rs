@@ -3,7 +3,7 @@
 //! The list is part of the format, as [`super::FIELDS`] is, which is made from it.
 
 use super::{Dtype, TraceVersion};
-use crate::table::{Column, Table, TableError};
+use crate::table::{Column, Table, TableError, Text};
 
 /// Kind of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -432,7 +432,7 @@ impl Rows {
 
     pub(crate) fn text(&mut self, column: usize, value: Option<&str>) {
         if let Column::Text(values) = &mut self.columns[column] {
-            values.push(value.map(str::to_owned));
+            values.push(value.map(Text::from));
         }
     }
 

@@ -179,7 +179,7 @@ const NAMES: &[&str] = &[
 
 fn table(fit: &Fit) -> Result<Table, CliError> {
     let mut table = Table::new();
-    let text = fit.rows.iter().map(|row| Some(row.statistic.to_owned())).collect();
+    let text = fit.rows.iter().map(|row| Some(row.statistic.into())).collect();
     table.push("statistic", Column::Text(text))?;
     table.push("layer", Column::Int(fit.rows.iter().map(|row| row.layer.map(i64::from)).collect()))?;
     for (at, share) in ["p10", "p50", "p90"].into_iter().enumerate() {

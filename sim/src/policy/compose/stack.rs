@@ -7,6 +7,7 @@ use crate::policy::registry::{ATTENDS, BUDGETS, RESERVES, SCHEDULES, SCORES, SEL
 use crate::policy::reserve::Reserve;
 use crate::policy::schedule::{Moment, Schedule, Tick};
 use crate::policy::score::Score;
+use crate::policy::score::window_mass::Normaliser;
 use crate::policy::select::Select;
 use crate::policy::store::Store;
 use crate::policy::{Law, Needs, PolicyError, Randomness};
@@ -201,6 +202,12 @@ impl Stack {
     #[must_use]
     pub fn window(&self) -> u32 {
         self.score.window()
+    }
+
+    /// The attention of the last queries that the scorer asks for; see [`Score::mean_attention`].
+    #[must_use]
+    pub fn mean_attention(&self) -> Option<(u32, Normaliser)> {
+        self.score.mean_attention()
     }
 
     /// Whether the stack ever evicts.

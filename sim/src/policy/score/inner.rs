@@ -49,6 +49,10 @@ macro_rules! handed_on {
             self.$inner.window()
         }
 
+        fn mean_attention(&self) -> Option<(u32, $crate::policy::score::window_mass::Normaliser)> {
+            self.$inner.mean_attention()
+        }
+
         fn accumulates(&self) -> bool {
             self.$inner.accumulates()
         }

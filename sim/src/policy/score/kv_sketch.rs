@@ -11,7 +11,8 @@
 //! Cost: O(n · head_dim · rank).
 
 use super::Score;
-use crate::num::{self, LANES};
+use crate::num::dots::dots;
+use crate::num::{self, LANES, Row};
 use crate::policy::doc::{as_json, defaults, params};
 use crate::policy::{Draws, Entry, Family, HeadView, MemoKey, Needs, PolicyError, PolicySpec, Randomness};
 use crate::types::Pos;
@@ -107,13 +108,13 @@ fn squared_norms<'a>(positions: &[Pos], vector: impl Fn(Pos) -> &'a [f32], sketc
         return norms;
     }
     let head_dim = positions.first().map_or(1, |&pos| vector(pos).len());
-    let mut vectors = vec![[0.0; LANES]; head_dim];
+    let mut vectors = vec![Row::default(); head_dim];
     let mut columns = vec![0.0; sketch.len() / head_dim * LANES];
     for group in positions.chunks(LANES) {
         for (lane, &pos) in group.iter().enumerate() {
-            vectors.iter_mut().zip(vector(pos)).for_each(|(row, x)| row[lane] = *x);
+            vectors.iter_mut().zip(vector(pos)).for_each(|(row, x)| row.0[lane] = *x);
         }
-        num::dots::dots(&vectors, sketch, 1.0, LANES, &mut columns);
+        dots(&vectors, sketch, 1.0, LANES, &mut columns);
         let mut sums = [0.0f32; LANES];
         for column in columns.as_chunks::<LANES>().0 {
             sums.iter_mut().zip(column).for_each(|(sum, x)| *sum += x * x);

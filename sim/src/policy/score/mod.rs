@@ -19,6 +19,8 @@ pub mod value_magnitude;
 pub mod value_weighted;
 pub mod window_mass;
 
+use window_mass::Normaliser;
+
 use super::{Draws, HeadView, Law, Needs, PolicyError, PolicySpec, Randomness};
 
 /// Scores tokens of one KV head.
@@ -35,6 +37,12 @@ pub trait Score: std::fmt::Debug + Send + Sync {
     /// Most recent queries that the policy looks at.
     fn window(&self) -> u32 {
         0
+    }
+
+    /// The attention of the last queries that the policy asks its head for, where it asks for it at a temperature of 1: how many
+    /// queries, and what their softmax runs over. A replay that is told adds it up as it measures queries; it gives the same scores without.
+    fn mean_attention(&self) -> Option<(u32, Normaliser)> {
+        None
     }
 
     /// Whether the policy reads [`HeadView::mass`]: then every query that attends is taken in, prompt included.

@@ -164,6 +164,10 @@ impl Score for RKv {
         self.params.window
     }
 
+    fn mean_attention(&self) -> Option<(u32, Normaliser)> {
+        self.window.mean_attention().filter(|_| self.params.form != Form::Original)
+    }
+
     fn can_be_negative(&self) -> bool {
         true
     }

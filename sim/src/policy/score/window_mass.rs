@@ -104,6 +104,11 @@ impl Score for WindowMass {
         self.params.window
     }
 
+    fn mean_attention(&self) -> Option<(u32, Normaliser)> {
+        let is_plain = self.params.temperature.to_bits() == 1.0f32.to_bits();
+        is_plain.then_some((self.params.window, self.params.normaliser))
+    }
+
     fn params(&self) -> serde_json::Value {
         as_json(&self.params)
     }

@@ -64,15 +64,24 @@ pub(in crate::policy) fn keep_where(slots: &mut Vec<usize>, is_kept: impl Fn(usi
 /// sorting.
 pub(super) fn first_ranked(view: &HeadView<'_>, ranks: &[u32], choice: &[usize], count: usize) -> Vec<usize> {
     let scored = view.scored();
-    let (mut slots, mut first): (Vec<usize>, Vec<usize>) = (lists::take(view.data), lists::take(view.data));
-    slots.resize(ranks.len(), usize::MAX);
+    let (mut at_rank, mut first): (Vec<usize>, Vec<usize>) = (lists::take(view.data), lists::take(view.data));
+    at_rank.resize(ranks.len(), usize::MAX);
     for slot in choice {
-        slots[ranks[scored[*slot].idx()] as usize] = *slot;
+        at_rank[ranks[scored[*slot].idx()] as usize] = *slot;
     }
-    first.extend(slots.iter().copied());
-    keep_where(&mut first, |slot| slot != usize::MAX);
+    // Without branches: which ranks are taken is as good as random. One place more than are wanted takes what is written over.
+    let count = count.min(choice.len());
+    first.resize(count + 1, 0);
+    let mut found = 0;
+    for slot in &at_rank {
+        if found == count {
+            break;
+        }
+        first[found] = *slot;
+        found += usize::from(*slot != usize::MAX);
+    }
     first.truncate(count);
-    lists::give_back(view.data, slots);
+    lists::give_back(view.data, at_rank);
     first
 }
 

@@ -98,7 +98,7 @@ impl TreeMeasures {
         }
         (1..=layers)
             .map(|run| SeriesRow {
-                cell: id.to_owned(),
+                cell: id.into(),
                 metric: "verify_exit_layer_count",
                 stat: "count",
                 layer: None,

@@ -227,7 +227,7 @@ fn read_column(
         }
         (ColumnReader::ByteArrayColumnReader(reader), Column::Text(out)) => {
             read_values(reader, descriptor, rows, out, |v| match v.as_utf8() {
-                Ok(text) => Ok(text.to_owned()),
+                Ok(text) => Ok(text.into()),
                 Err(_) => Err(bad_value(descriptor, "not UTF-8")),
             })
         }

@@ -56,7 +56,7 @@ fn write_all(trace: &Trace, folder: &Path) -> Result<u64, TraceError> {
 
 fn object(table: &Table, row: usize) -> Value {
     let value = |column: &Column| match column {
-        Column::Text(values) => values[row].clone().map_or(Value::Null, Value::from),
+        Column::Text(values) => values[row].as_deref().map_or(Value::Null, Value::from),
         Column::Int(values) => values[row].map_or(Value::Null, Value::from),
         Column::Real(values) => values[row].map_or(Value::Null, Value::from),
         Column::Bool(values) => values[row].map_or(Value::Null, Value::from),
