@@ -271,6 +271,12 @@ impl Stack {
         self.can_evict() && specs.contains(&Randomness::Random)
     }
 
+    /// Whether the selector draws by weights, and may have to fill up where too few have any.
+    #[must_use]
+    pub fn takes_weights(&self) -> bool {
+        self.select.takes_weights()
+    }
+
     /// Trace fields that the stack reads.
     #[must_use]
     pub fn needs(&self) -> Needs {
@@ -392,6 +398,7 @@ impl Stack {
             Reason::Sink => "sink",
             Reason::Reserved => self.reserve.reason(),
             Reason::Selected => self.select.reason(),
+            Reason::Filled => "filled",
             Reason::Recent => "recent",
             Reason::Block => "block",
             Reason::Fits => "fits",

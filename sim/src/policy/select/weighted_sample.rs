@@ -89,7 +89,7 @@ impl Select for WeightedSample {
                 choice.iter().zip(&keys).filter(|(_, key)| !key.is_finite()).map(|(&slot, _)| slot).collect();
             rest.sort_unstable_by_key(|&slot| std::cmp::Reverse(scored[slot]));
             selection.slots.extend(rest.into_iter().take(count - positive));
-            selection.tied = false;
+            (selection.tied, selection.filled) = (false, count - positive);
         }
         lists::give_back(view.data, keys);
         Ok(selection)
