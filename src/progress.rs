@@ -2,7 +2,7 @@
 
 use crate::output::news;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvlab_executor::Progress;
+use kvlab_executor::{Progress, Reached};
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -18,6 +18,30 @@ struct Piece {
     label: String,
     since: Instant,
     bar: Option<ProgressBar>,
+    /// When it was last said how far it is.
+    said: Instant,
+}
+
+/// Between two lines that say how far a piece is.
+const PACE: Duration = Duration::from_secs(5);
+
+impl Piece {
+    /// The line that says how far it is, where none was said for a while and there is more to come.
+    fn line(&mut self, reached: Reached, now: Instant) -> Option<String> {
+        let Reached { what, before, done, total } = reached;
+        if done >= total || now.saturating_duration_since(self.said) < PACE {
+            return None;
+        }
+        self.said = now;
+        let left = match (u32::try_from(done - before), u32::try_from(total - done)) {
+            (Ok(made), Ok(left)) if made > 0 => {
+                let spent = now.saturating_duration_since(self.since);
+                format!(", about {:.0} s left", (spent / made * left).as_secs_f64())
+            }
+            _ => String::new(),
+        };
+        Some(format!("{}: {done} of {total} {what}{left}", self.label))
+    }
 }
 
 impl Bars {
@@ -78,7 +102,8 @@ impl Progress for Bars {
         if bar.is_none() {
             news(&format!("{label} ..."));
         }
-        self.replace(Some(Piece { label: label.to_owned(), since: Instant::now(), bar }));
+        let since = Instant::now();
+        self.replace(Some(Piece { label: label.to_owned(), since, bar, said: since }));
     }
 
     fn advance(&self, amount: u64) {
@@ -100,11 +125,43 @@ impl Progress for Bars {
         news(&format!("{label}: {text}"));
     }
 
+    fn reached(&self, reached: Reached) {
+        let line = {
+            let mut current = self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let piece = current.as_mut().filter(|piece| piece.bar.is_none());
+            piece.and_then(|piece| piece.line(reached, Instant::now()))
+        };
+        if let Some(line) = line {
+            news(&line);
+        }
+    }
+
     fn finish(&self) {
         let Some(piece) = self.replace(None) else { return };
         if let Some(bar) = piece.bar {
             bar.finish_and_clear();
         }
         news(&format!("{} done in {:.1} s", piece.label, piece.since.elapsed().as_secs_f64()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_a_piece_is_is_said_now_and_then() {
+        let since = Instant::now();
+        let mut piece = Piece { label: "executing s".to_owned(), since, bar: None, said: since };
+        let mut said = |seconds, done| {
+            let reached = Reached { what: "runs", before: 10, done, total: 40 };
+            piece.line(reached, since + Duration::from_secs(seconds))
+        };
+        assert_eq!(said(4, 11), None, "a moment ago it began");
+        // Ten runs took 20 s, and twenty are left.
+        assert_eq!(said(20, 20).unwrap(), "executing s: 20 of 40 runs, about 40 s left");
+        assert_eq!(said(24, 21), None);
+        assert_eq!(said(25, 10).unwrap(), "executing s: 10 of 40 runs", "nothing was run yet");
+        assert_eq!(said(60, 40), None, "the last one is told by the end");
     }
 }

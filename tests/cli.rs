@@ -143,6 +143,10 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
     std::fs::write(folder.path().join("exits.yaml"), "id: exits\nwhy: w\nexit: {theta: 1, epsilon: 1}\n")
         .unwrap();
     std::fs::create_dir(folder.path().join("empty")).unwrap();
+    std::fs::create_dir(folder.path().join("results")).unwrap();
+    std::fs::write(folder.path().join("results/results.json"), "{}").unwrap();
+    let evicts = "id: evicts\nwhy: w\neviction: {budgets: 32, policies: [{use: snapkv}]}\n";
+    std::fs::write(folder.path().join("evicts.yaml"), evicts).unwrap();
     for (args, code, parts) in [
         (&["replya"][..], 2, vec!["unrecognized subcommand", "replay"]),
         (&["replay"], 2, vec!["<TRACE>"]),
@@ -154,7 +158,51 @@ fn mistakes_have_their_exit_code_and_say_what_is_accepted() {
         (
             &["replay", "trace", "--policy", "snapkv", "--budget", "10"],
             3,
-            vec!["a budget of 10 tokens", "17 tokens are needed"],
+            vec![
+                "--policy snapkv: a budget of 10 tokens",
+                "17 tokens are needed; the smallest budget that works is 32",
+            ],
+        ),
+        (
+            &["replay", "trace", "--policy", "vase-attnv", "--budget", "20"],
+            3,
+            vec!["--policy vase-attnv: ", "the smallest budget that works is 32"],
+        ),
+        (
+            &["replay", "trace", "--policy", "snapkv", "--seed", "18446744073709551615"],
+            2,
+            vec!["18446744073709551615 is not in 0..=9007199254740992"],
+        ),
+        (
+            &["replay", "results", "--theta", "1"],
+            3,
+            vec!["results: expected a trace", "found results of a study"],
+        ),
+        (
+            &["sweep", "exits.yaml", "--trace", "results"],
+            3,
+            vec!["expected a trace", "found results of a study"],
+        ),
+        (&["replay", "bad.yaml", "--theta", "1"], 3, vec!["bad.yaml: expected a trace", "found a file"]),
+        (
+            &["replay", "trace", "--theta", "1", "--out", "bad.yaml/x/y"],
+            2,
+            vec!["bad.yaml/x/y: results need a folder, and bad.yaml is a file"],
+        ),
+        (
+            &["sweep", "exits.yaml", "--trace", "trace", "--out", "x", "--dry-run", "--csv"],
+            2,
+            vec!["--dry-run", "--csv"],
+        ),
+        (
+            &["exec", "evicts.yaml", "--mode", "forced", "--grader", "auto", "--out", "x"],
+            2,
+            vec!["--grader: with --mode forced", "no answer is graded"],
+        ),
+        (
+            &["fidelity", "evicts.yaml", "--forced-only", "--grader", "auto", "--out", "x"],
+            2,
+            vec!["--grader: with --forced-only"],
         ),
         (&["replay", "trace", "--theta", "1e999"], 3, vec!["exit.theta is inf"]),
         (&["replay", "trace", "--theta", "nan"], 3, vec!["exit.theta is NaN"]),

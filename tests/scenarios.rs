@@ -44,6 +44,12 @@ fn second_names_of_the_field_mean_the_same() {
     assert_eq!(study(&theirs).budgets, [64]);
     let both = refusal(&VALID.replace("budgets: [64]\n", "budgets: [64]\n  kv_budget: [32]\n"));
     assert!(both.contains("duplicate") && both.contains("budgets"), "{both}");
+    for (first, second) in [("recent", "recent_buffer"), ("recent_buffer", "recent")] {
+        let twice = format!("  budgets: [64]\n  {first}: 8\n  sinks: 2\n  {second}: 9\n");
+        let both = refusal(&VALID.replace("  budgets: [64]\n", &twice));
+        let expected = format!("`{second}` is the same as `{first}` on line 5");
+        assert!(both.contains("line 7, column 3") && both.contains(&expected), "{both}");
+    }
 }
 
 #[test]
@@ -72,6 +78,10 @@ fn mistakes_are_named_with_file_line_and_column() {
         (VALID.replace("[64]", "[]"), vec!["an empty list sweeps nothing"]),
         (VALID.replace("[64]", "[.nan]"), vec!["eviction.budgets is NaN"]),
         (VALID.replace("[64]", "[-1]"), vec!["eviction.budgets is -1"]),
+        (
+            VALID.replace("[64]", "[18446744073709551615]"),
+            vec!["18446744073709551615 is too large", "up to 9007199254740992"],
+        ),
         // An unknown policy, parameter or value.
         (
             VALID.replace("full", "vase-atnv"),

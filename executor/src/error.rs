@@ -4,8 +4,8 @@ use kvlab_sim::{policy::PolicyError, table::TableError, trace::TraceError};
 
 use crate::{
     closed_loop::ClosedLoopError, decode::DecodeError, embedded::EmbeddedError, family::ModelError,
-    fidelity::FidelityError, problems::ProblemError, record::RecordError, runtime::RuntimeError,
-    setup::SetupError, text::TextError,
+    fidelity::FidelityError, journal::JournalError, problems::ProblemError, record::RecordError,
+    runtime::RuntimeError, setup::SetupError, text::TextError,
 };
 
 /// Why the executor stopped.
@@ -39,6 +39,9 @@ pub enum ExecutorError {
     /// An execution that cannot begin or go on.
     #[error(transparent)]
     ClosedLoop(#[from] ClosedLoopError),
+    /// Finished runs that are kept.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// A replay beside an execution.
     #[error(transparent)]
     Fidelity(#[from] FidelityError),
@@ -59,6 +62,7 @@ impl ExecutorError {
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::Setup(error) => Some(error.remedy()),
+            Self::Journal(error) => error.remedy(),
             Self::Runtime(RuntimeError::Load { .. } | RuntimeError::TooOld { .. }) => {
                 Some("leave out --ort-lib and ORT_DYLIB_PATH, and run `kvlab setup`".to_owned())
             }

@@ -10,8 +10,23 @@ pub trait Progress: Sync {
     fn advance(&self, amount: u64);
     /// A short remark about the current piece.
     fn message(&self, text: &str);
+    /// How far the current piece is, for those who see no bar: said often, and shown now and then.
+    fn reached(&self, _reached: Reached) {}
     /// The current piece is done.
     fn finish(&self);
+}
+
+/// How far a piece of work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reached {
+    /// What is counted, in the plural.
+    pub what: &'static str,
+    /// How many were there when the piece began.
+    pub before: u64,
+    /// How many are there now.
+    pub done: u64,
+    /// How many there will be.
+    pub total: u64,
 }
 
 /// Listens to nothing.

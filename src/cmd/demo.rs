@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "kvlab-out", value_name = "DIR")]
     out: PathBuf,
     /// Seed of the generated problems, and first seed of the stochastic policies
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=study::MOST_SEED - 2))]
     seed: u64,
     /// Threads of the model and of the replay [default: all cores]
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]

@@ -7,8 +7,8 @@ use crate::exit::{CliError, Done};
 use crate::output;
 use crate::progress::Bars;
 use kvlab_executor::branches::exec_trees;
-use kvlab_executor::closed_loop::{ExecPlan, Mode, exec, exec_within};
-use kvlab_executor::{ExecutorError, ItemSet, Model};
+use kvlab_executor::closed_loop::{ExecPlan, Mode, exec_within};
+use kvlab_executor::{ExecutorError, ItemSet, Journal, Model};
 use kvlab_sim::fidelity::{Prediction, waves};
 use kvlab_sim::results::{self, Results};
 use kvlab_sim::scenario::{EvictionPlan, Scenario};
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// long where a replay takes seconds. Each row is compared with the full cache on the same problems, whether or not the
 /// scenario lists it.
 ///
+/// Every finished run of `eviction` is kept in OUT/runs.journal until the tables are written: the same command again, after an interruption or with more
+/// minutes, makes what is missing, and the tables are the same. `kvlab status OUT` says how far it is.
+///
 /// Stacks over branch trees (`trees`): branches are decoded behind the prefix that the gate gives them, verification is skipped or stops at
 /// the layer that the rule says, deeper layers do not run, and a winner is chosen. Each row is compared with the full pipeline on the same problems.
 #[derive(Debug, clap::Args)]
@@ -34,7 +37,7 @@ pub(crate) struct Args {
     /// For `eviction`: what is fed after the prompt
     #[arg(long, value_enum, default_value_t)]
     mode: Feed,
-    /// Stop after so many minutes: cells that did not run on every problem are skipped rows. With --predicted the cells whose
+    /// Stop after so many minutes: cells that did not run on every problem are skipped rows, and the same command with more minutes goes on. With --predicted the cells whose
     /// predicted intervals reach the best one's run first, else cells run in the order of the scenario
     #[arg(long, value_name = "N", value_parser = minutes)]
     budget_minutes: Option<f64>,
@@ -127,14 +130,24 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         let reason = "--mode forced and --budget-minutes are for `eviction` sections; stacks over branch trees run whole";
         return Err(CliError::Invalid { path: args.live.scenario.clone(), reason: reason.to_owned() });
     }
+    if args.mode == Feed::Forced {
+        args.live.refuse_grader("--mode forced")?;
+    }
+    let mut journal = match &work {
+        Work::Eviction(..) => args.live.journal()?,
+        Work::Trees(..) | Work::Pool(..) => Journal::default(),
+    };
     let mut model = args.live.load(&bars)?;
     let (results, shown) = match &work {
         Work::Trees(set, exec) | Work::Pool(set, exec) => {
             (exec_trees(&mut model, set, exec, &bars)?, SHOWN_OF_TREES)
         }
-        Work::Eviction(items, plan) => (evicting(args, &mut model, (items, plan), &bars)?, SHOWN),
+        Work::Eviction(items, plan) => {
+            (evicting(args, &mut model, (items, plan), &mut journal, &bars)?, SHOWN)
+        }
     };
     study::write(&results, &args.live.out, args.live.export)?;
+    journal.close().map_err(ExecutorError::from)?;
     output::table(&results.cells, shown, args.live.format)?;
     let done = study::outcome(&results);
     Ok(if args.check { check::against(&scenario, &results, done) } else { done })
@@ -145,18 +158,18 @@ fn evicting(
     args: &Args,
     model: &mut Model,
     (items, plan): (&ItemSet, &ExecPlan<'_>),
+    journal: &mut Journal,
     bars: &Bars,
 ) -> Result<Results, CliError> {
-    match args.budget_minutes {
-        None => Ok(exec(model, items, plan, bars)?),
-        Some(minutes) => {
-            let vocab = model.shape().map_err(ExecutorError::from)?.vocab;
-            let cells = plan.scenario.plan(vocab).eviction;
-            let waves = waves(&predictions(args.predicted.as_deref(), &cells)?, WAVE);
-            let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
-            Ok(exec_within(model, items, plan, &waves, &|| Instant::now() >= end, bars)?)
-        }
-    }
+    let vocab = model.shape().map_err(ExecutorError::from)?.vocab;
+    let cells = plan.scenario.plan(vocab).eviction;
+    let Some(minutes) = args.budget_minutes else {
+        let all = [(0..cells.len()).collect()];
+        return Ok(exec_within(model, items, plan, &all, &|| false, journal, bars)?);
+    };
+    let waves = waves(&predictions(args.predicted.as_deref(), &cells)?, WAVE);
+    let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
+    Ok(exec_within(model, items, plan, &waves, &|| Instant::now() >= end, journal, bars)?)
 }
 
 /// Cells that run together under a limit of time: their prompts are prefilled once.

@@ -8,8 +8,9 @@ use crate::progress::Bars;
 use kvlab_executor::closed_loop::Mode;
 use kvlab_executor::fidelity::{
     CellFidelity, Fidelity, FidelityPlan, PoolCellFidelity, PoolFidelity, TreeCellFidelity, TreeFidelity,
-    fidelity, pool_fidelity, tree_fidelity,
+    fidelity_kept, pool_fidelity, tree_fidelity,
 };
+use kvlab_executor::{ExecutorError, Journal};
 use kvlab_sim::scenario::Scenario;
 use std::path::Path;
 
@@ -21,6 +22,9 @@ use std::path::Path;
 /// against what the run under the policy lost (next-token KL, agreement of the most probable token, accuracy of free answers), as
 /// Kendall's tau_b with intervals over problems and over policies, and as a rising curve whose error is measured on policies left out.
 /// The curve is kept in OUT/predictor.json: `kvlab sweep --predict` reads it.
+///
+/// What was found for a policy on a problem is kept in OUT/runs.journal until the tables are written: the same command again, after an
+/// interruption, makes what is missing, and the tables are the same. `kvlab status OUT` says how far it is.
 ///
 /// Each stack of the scenario's `trees` section solves every problem live (shared prefixes, skipped verifications, layers that do not run), and is
 /// replayed over the recording of the same problems: what branches share and write, how many layers verify them, whether verification is
@@ -103,6 +107,13 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         let reason = "--forced-only is for `eviction` sections".to_owned();
         return Err(CliError::Invalid { path: args.live.scenario.clone(), reason });
     }
+    if args.forced_only {
+        args.live.refuse_grader("--forced-only")?;
+    }
+    let mut journal = match &work {
+        Work::Eviction(..) => args.live.journal()?,
+        Work::Trees(..) | Work::Pool(..) => Journal::default(),
+    };
     let mut model = args.live.load(&bars)?;
     match work {
         Work::Trees(set, exec) => {
@@ -119,9 +130,10 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         }
         Work::Eviction(items, exec) => {
             let plan = FidelityPlan { exec, with_answers: !args.forced_only };
-            let found = fidelity(&mut model, &items, &plan, &bars)?;
+            let found = fidelity_kept(&mut model, &items, &plan, &mut journal, &bars)?;
             study::write(&found.results, &args.live.out, args.live.export)?;
             write_predictor(&found, &args.live.out)?;
+            journal.close().map_err(ExecutorError::from)?;
             if let Some(table) = found.results.more("fidelity") {
                 output::table(table, SHOWN, args.live.format)?;
             }

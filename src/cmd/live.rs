@@ -13,7 +13,7 @@ use clap::builder::PossibleValue;
 use kvlab_executor::branches::{BranchPlan, Protocol, TreeExec, TreeSet};
 use kvlab_executor::closed_loop::{ExecPlan, Mode};
 use kvlab_executor::fidelity::pool_study;
-use kvlab_executor::{ExecutorError, ItemSet, Model};
+use kvlab_executor::{ExecutorError, ItemSet, JOURNAL, Journal, Model};
 use kvlab_sim::scenario::Scenario;
 use kvlab_sim::trace::WorkloadInfo;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -45,9 +45,12 @@ pub(crate) struct LiveArgs {
     /// rounding [default: 1]
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>)]
     pub(crate) batch: Option<NonZeroUsize>,
-    /// Folder for the result tables
+    /// Folder for the result tables; for `eviction`, finished runs are kept there until the tables are written
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
+    /// For `eviction`: throw away the runs that an interrupted start kept, and make all of them anew
+    #[arg(long)]
+    pub(crate) fresh: bool,
     #[command(flatten)]
     pub(crate) export: TableArgs,
     /// How the table is printed
@@ -113,6 +116,7 @@ impl LiveArgs {
             ("--branches", self.branches.is_some(), trees || pool, "`trees` and `pool`"),
             ("--one-wording", self.one_wording, trees || pool, "`trees` and `pool`"),
             ("--batch", self.batch.is_some(), trees, "`trees`"),
+            ("--fresh", self.fresh, section == Section::Eviction, "`eviction`"),
         ];
         match given.iter().find(|(_, is_given, has_use, _)| *is_given && !has_use) {
             None => Ok(()),
@@ -127,7 +131,7 @@ impl LiveArgs {
 
     /// What `scenario` and these arguments say to run.
     pub(crate) fn work<'a>(&self, scenario: &'a Scenario, mode: Mode) -> Result<Work<'a>, CliError> {
-        folder::check(&self.out)?;
+        folder::check_scenario(&self.out, &scenario.id, self.fresh)?;
         if scenario.draw.is_some() {
             let reason = "`source.fraction` and `source.stratify` draw from a trace; here the flags say which problems are run";
             return Err(CliError::Invalid { path: self.scenario.clone(), reason: reason.to_owned() });
@@ -168,6 +172,32 @@ impl LiveArgs {
         }
         exec.study().map_err(ExecutorError::from)?;
         Ok(Work::Trees(set, Box::new(exec)))
+    }
+
+    /// The runs that an interrupted start kept; says what is to be said about them.
+    pub(crate) fn journal(&self) -> Result<Journal, CliError> {
+        if self.fresh {
+            Journal::discard(&self.out).map_err(ExecutorError::from)?;
+        }
+        let journal = Journal::open(&self.out).map_err(ExecutorError::from)?;
+        if journal.was_cut() {
+            let path = self.out.join(JOURNAL);
+            news(&format!("{}: its last line was cut off: that run is made again", path.display()));
+        }
+        Ok(journal)
+    }
+
+    /// Refuses a checker of answers where none is given.
+    pub(crate) fn refuse_grader(&self, why: &str) -> Result<(), CliError> {
+        match &self.items.grader {
+            None => Ok(()),
+            Some(_) => Err(CliError::Usage {
+                flag: "--grader",
+                reason: format!(
+                    "with {why} the full cache's tokens are fed and no answer is graded: leave it out"
+                ),
+            }),
+        }
     }
 
     /// The model, loaded and told of.

@@ -9,7 +9,7 @@ use crate::progress::Bars;
 use clap::builder::PossibleValuesParser;
 use kvlab_sim::policy::exit::HolePolicy;
 use kvlab_sim::run::Study;
-use kvlab_sim::scenario::Scenario;
+use kvlab_sim::scenario::{Scenario, ScenarioError, ScenarioErrorKind};
 use kvlab_sim::table::Value;
 use kvlab_sim::trace::{Trace, TraceSource};
 use std::fmt::Write;
@@ -126,7 +126,8 @@ pub(crate) struct Args {
     )]
     lens: Vec<String>,
     /// Seeds of stochastic policies
-    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0")]
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "0",
+        value_parser = clap::value_parser!(u64).range(..=study::MOST_SEED))]
     seed: Vec<u64>,
     #[command(flatten)]
     sample: SampleArgs,
@@ -161,7 +162,8 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         );
         return Err(CliError::Invalid { path: args.trace.clone(), reason });
     }
-    let scenario = Scenario::parse(&scenario_text(args, &trace), flags)?;
+    let scenario =
+        Scenario::parse(&scenario_text(args, &trace), flags).map_err(|error| typed(args, error))?;
     let scenario = args.sample.on(scenario, Path::new(flags))?;
     findings::tell(&Study::of(&scenario, &trace, study::info(&trace))?, args.threads)?;
     let bars = Bars::default();
@@ -191,6 +193,28 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
     Ok(study::outcome(&results))
 }
 
+/// The error about a policy, in words that were typed: those of `full` and `random`, which nobody asked for, are left to the policies that
+/// were asked for.
+fn typed(args: &Args, error: ScenarioError) -> ScenarioError {
+    let ScenarioError { file, kind } = error;
+    let own = |id: &str| {
+        let alone = scenario_of(args, &[id.to_owned()]);
+        Scenario::parse(&alone, &file).err().map(|error| (id.to_owned(), error.kind))
+    };
+    match *kind {
+        ScenarioErrorKind::Policy { source, .. } => {
+            let (id, kind) = args.policy.iter().find_map(|id| own(id)).unzip();
+            let source = match kind.map(|kind| *kind) {
+                Some(ScenarioErrorKind::Policy { source, .. }) => source,
+                _ => source,
+            };
+            let path = id.map_or("`random`, which is always added".to_owned(), |id| format!("--policy {id}"));
+            ScenarioError { file, kind: Box::new(ScenarioErrorKind::Policy { path, source }) }
+        }
+        kind => ScenarioError { file, kind: Box::new(kind) },
+    }
+}
+
 /// Refuses thresholds that none of the policies named has: they would be swept and change nothing.
 fn refuse_idle(args: &Args) -> Result<(), CliError> {
     let has = |named: &[String], id: &str| named.is_empty() || named.iter().any(|given| given == id);
@@ -215,11 +239,37 @@ fn has_lens(exit: &str) -> bool {
     matches!(exit, "entropy" | "entropy-adaptive")
 }
 
+/// The `eviction` section of the flags, with these policies.
+fn eviction_text(args: &Args, policies: &[String]) -> String {
+    let amounts: Vec<String> = args.budget.iter().map(u32::to_string).collect();
+    let mut text = format!(
+        "eviction:\n  budgets: [{}]\n  recent: {}\n  sinks: {}\n",
+        amounts.join(", "),
+        args.recent,
+        args.sinks
+    );
+    // Writing to a string cannot fail.
+    let mut line = |content: String| writeln!(text, "{content}").unwrap_or_default();
+    if let Some(period) = args.period {
+        line(format!("  period: {period}"));
+    }
+    if let Some(window) = args.window {
+        line(format!("  window: {window}"));
+    }
+    line("  policies:".to_owned());
+    policies.iter().for_each(|id| line(format!("    - use: {}", yaml_string(id))));
+    text
+}
+
+/// A scenario with these policies and nothing else of the flags.
+fn scenario_of(args: &Args, policies: &[String]) -> String {
+    format!("id: replay\nwhy: Do the policies fit?\n{}", eviction_text(args, policies))
+}
+
 /// The flags as a scenario: one language for everything.
 fn scenario_text(args: &Args, trace: &Trace) -> String {
     let list = |values: &[String]| format!("[{}]", values.join(", "));
     let numbers = |values: &[f64]| list(&values.iter().copied().map(yaml_number).collect::<Vec<_>>());
-    let amounts = |values: &[u32]| list(&values.iter().map(u32::to_string).collect::<Vec<_>>());
     let mut text = String::from(
         "id: replay\nwhy: What do the policies and thresholds given by flags do on this trace?\n",
     );
@@ -228,23 +278,9 @@ fn scenario_text(args: &Args, trace: &Trace) -> String {
     let mut line = |content: String| writeln!(text, "{content}").unwrap_or_default();
     line(format!("seeds: {}", list(&seeds)));
     if !args.policy.is_empty() {
-        line("eviction:".to_owned());
-        line(format!(
-            "  budgets: {}\n  recent: {}\n  sinks: {}",
-            amounts(&args.budget),
-            args.recent,
-            args.sinks
-        ));
-        if let Some(period) = args.period {
-            line(format!("  period: {period}"));
-        }
-        if let Some(window) = args.window {
-            line(format!("  window: {window}"));
-        }
-        line("  policies:".to_owned());
         let mut policies = vec!["full".to_owned(), "random".to_owned()];
         policies.extend(args.policy.iter().filter(|id| *id != "full" && *id != "random").cloned());
-        policies.iter().for_each(|id| line(format!("    - use: {}", yaml_string(id))));
+        line(eviction_text(args, &policies));
     }
     let for_trees = asks_for_trees(args, trace);
     if for_trees {

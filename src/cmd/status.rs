@@ -1,16 +1,19 @@
-//! `kvlab status`: how far a sweep is.
+//! `kvlab status`: how far a sweep or an execution is.
 
 use crate::exit::{CliError, Done};
 use crate::output;
+use kvlab_executor::{ExecutorError, Journal, JournalStanding};
 use kvlab_sim::results::{Parts, Standing, StudyPlan, UnitKind};
 use kvlab_sim::run::Shard;
 use std::path::{Path, PathBuf};
 
 /// Say which cells of a sweep are done, which failed and which are missing. The exit code is 4 when a cell is missing, failed or skipped.
+///
+/// Of an interrupted `kvlab exec` or `kvlab fidelity`: which runs are kept. The exit code is 4, since some are missing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: kvlab status study --json")]
 pub(crate) struct Args {
-    /// Folder that `kvlab sweep --out` writes to
+    /// Folder that `kvlab sweep --out` writes to, or `exec`, or `fidelity`
     folder: PathBuf,
     /// Print everything as JSON
     #[arg(long)]
@@ -27,6 +30,9 @@ pub(crate) fn plan_in(folder: &Path) -> Result<StudyPlan, CliError> {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
+    if let Some(begun) = Journal::standing(&args.folder).map_err(ExecutorError::from)? {
+        return unfinished(args, &begun);
+    }
     let plan = plan_in(&args.folder)?;
     let parts = Parts::read(&args.folder)?;
     let standing = Standing::of(&plan, &parts.whole);
@@ -36,6 +42,28 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         output::print(&as_text(&plan, &parts, &standing))?;
     }
     Ok(if standing.is_complete() { Done::All } else { Done::Partly })
+}
+
+/// An execution that was interrupted, or that runs.
+fn unfinished(args: &Args, begun: &JournalStanding) -> Result<Done, CliError> {
+    let JournalStanding { verb, scenario, kept, planned } = begun;
+    if args.json {
+        let runs = kept.iter().map(|run| serde_json::json!({ "problem": run.item, "run": run.run }));
+        output::json(&serde_json::json!({
+            "verb": verb,
+            "scenario": scenario,
+            "runs": planned,
+            "kept": runs.collect::<Vec<_>>(),
+        }))?;
+        return Ok(Done::Partly);
+    }
+    let mut lines = vec![format!(
+        "{} of {planned} runs of `kvlab {verb}` of the scenario `{scenario}` are kept: the same command again goes on",
+        kept.len()
+    )];
+    lines.extend(kept.iter().map(|run| format!("kept: {}  {}", run.item, run.run)));
+    output::print(&(lines.join("\n") + "\n"))?;
+    Ok(Done::Partly)
 }
 
 fn as_json(plan: &StudyPlan, parts: &Parts, standing: &Standing) -> serde_json::Value {

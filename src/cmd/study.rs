@@ -24,6 +24,9 @@ pub(crate) fn tell_fit(study: &Study<'_>) {
     }
 }
 
+/// The largest seed of a scenario: beyond, numbers of tables are not told from their neighbours.
+pub(crate) const MOST_SEED: u64 = 1 << 53;
+
 /// A number of worker threads that a machine may have.
 pub(crate) fn threads(given: &str) -> Result<usize, String> {
     match given.parse() {

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["shard", "dry_run"])]
     check: bool,
     /// Print the cells and what would be read, and do nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["csv", "jsonl", "fresh", "batch", "predict"])]
     dry_run: bool,
     /// How the cells are printed
     #[arg(long, value_enum, default_value_t, conflicts_with = "dry_run")]

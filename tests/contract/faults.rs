@@ -1,7 +1,7 @@
 //! Faults met in other projects, tried here. Names say what went wrong there.
 
 use super::{at, outcomes, plain, positions};
-use kvlab_sim::policy::compose::{CompositionEntry, Knobs, Part, Stack, StackSpec};
+use kvlab_sim::policy::compose::{CompositionEntry, Knobs, Part, Reason, Stack, StackSpec};
 use kvlab_sim::policy::{Draws, HeadView, PolicyError, RawParams, registry};
 use kvlab_sim::replay::{EvictionCell, Settings, replay_layer};
 use kvlab_sim::trace::synth::{SynthLength, SynthSpec, Synthetic};
@@ -183,8 +183,11 @@ fn a_sampler_survives_zero_and_missing_weights_and_refuses_nan() {
     let chosen = |weights: &[f32]| {
         select.select(&view, weights, &[0, 1, 2, 3, 4], 4, &Draws::new(0, view.at)).unwrap()
     };
-    assert_eq!(chosen(&[0.0; 5]).slots, [4, 3, 2, 1]);
-    assert_eq!(chosen(&[0.0, 0.0, 0.4, 0.0, 0.0]).slots, [2, 4, 3, 1]);
+    let (none, one, enough) =
+        (chosen(&[0.0; 5]), chosen(&[0.0, 0.0, 0.4, 0.0, 0.0]), chosen(&[0.1, 0.0, 0.4, 0.2, 0.3]));
+    assert_eq!((none.slots.as_slice(), none.filled), (&[4, 3, 2, 1][..], 4));
+    assert_eq!((one.slots.as_slice(), one.parts()), (&[2, 4, 3, 1][..], (&[2][..], &[4, 3, 1][..])));
+    assert_eq!(enough.filled, 0);
     let mut rows = vec![vec![1.0f32; 2]; 12];
     rows[5][0] = f32::NAN;
     let head = plain(vec![rows.clone()], rows.clone(), rows);
@@ -192,6 +195,49 @@ fn a_sampler_survives_zero_and_missing_weights_and_refuses_nan() {
     let stack = stack("vase-attnv", &knobs, serde_json::json!({ "value_tokens": 0 })).unwrap();
     let error = stack.evict(&head, at(12, 0), &positions(12), 8, 0).unwrap_err();
     assert!(matches!(error, PolicyError::NotANumber { .. }), "{error}");
+}
+
+/// What only fills up has a reason of its own and is counted, for each head, for blocks of a layer, and in the rows of a study: attention
+/// is all on one key, so that every other weight is zero.
+#[test]
+fn tokens_that_only_fill_up_are_told_from_those_that_were_drawn() {
+    let source = trace(2, 1, &[(10, 40)]);
+    let (shape, meta) = (source.shape(), &source.sequences()[0]);
+    let LayerTensors { mut q, mut k, v } = source.layer(meta.seq, LayerIdx::new(0)).unwrap();
+    q.fill(30.0);
+    k.fill(-30.0);
+    k.slice_mut(ndarray::s![.., 3, ..]).fill(30.0);
+    let knobs = Knobs { capacity: 8, recent: 4, sinks: 0, period: 4, window: 4 };
+    let alone = serde_json::json!({ "value_tokens": 0, "pool": 1 });
+    let vase = stack("vase-attnv", &knobs, alone.clone()).unwrap();
+    let tensors = LayerTensors { q, k, v };
+    let (layer, kv_head) = (LayerIdx::new(0), kvlab_sim::types::KvHead::new(0));
+    let head = kvlab_sim::replay::RecordedHead::new(&tensors, shape, layer, kv_head, meta.len).unwrap();
+    let eviction = vase.evict(&head, at(12, 0), &positions(12), 8, 0).unwrap();
+    // Four recent tokens; the one with all of the weight is drawn, and the three before the recent ones fill up.
+    let expected = [
+        (3, Reason::Selected),
+        (7, Reason::Filled),
+        (6, Reason::Filled),
+        (5, Reason::Filled),
+        (8, Reason::Recent),
+    ];
+    let found: Vec<(u32, Reason)> =
+        eviction.kept.iter().map(|pos| pos.get()).zip(eviction.reasons.iter().copied()).collect();
+    assert_eq!(found[..5], expected);
+    assert_eq!(eviction.filled, 3);
+    assert_eq!(vase.reason_word(Reason::Filled), "filled");
+    // All ways to replay count alike: cells together, and one that needs its own states.
+    let settings = Settings::default();
+    let replayed = |stack: &Stack| {
+        let cells = [EvictionCell { stack, seed: 0 }];
+        replay_layer(shape, meta, LayerIdx::new(0), &tensors, &cells, settings).unwrap().remove(0)
+    };
+    let together = replayed(&vase);
+    let heads = together.evictions.iter().map(|eviction| eviction.heads.len() as u64).sum::<u64>();
+    assert_eq!(together.filled, 3 * heads, "every eviction of every head");
+    let snapkv = replayed(&stack("snapkv", &knobs, serde_json::json!({ "pool": 1 })).unwrap());
+    assert_eq!(snapkv.filled, 0, "a choice by score has no weights");
 }
 
 /// A trace whose attention is all on one key: nothing is left of it after that key goes, and every number stays finite.

@@ -141,12 +141,22 @@ fn a_budget_smaller_than_what_must_be_kept_is_refused_with_the_numbers() {
     };
     assert!(build(32, 16, 4).is_ok());
     let error = build(16, 16, 4).unwrap_err();
-    assert!(matches!(error, PolicyError::BudgetTooSmall { capacity: 16, needed: 20, .. }), "{error}");
-    let error = build(40, 16, 4).unwrap_err();
     assert!(
-        matches!(error, PolicyError::PeriodMismatch { capacity: 40, period: 16, below: 32, above: 48 }),
+        matches!(error, PolicyError::BudgetTooSmall { capacity: 16, needed: 20, works: Some(32), .. }),
         "{error}"
     );
+    assert!(
+        error.to_string().ends_with("20 tokens are needed; the smallest budget that works is 32"),
+        "{error}"
+    );
+    let error = build(40, 16, 4).unwrap_err();
+    assert!(
+        matches!(error, PolicyError::PeriodMismatch { capacity: 40, period: 16, below: Some(32), above: 48 }),
+        "{error}"
+    );
+    // 16 is the nearest multiple and cannot hold what must stay: it is not offered.
+    let error = build(21, 16, 4).unwrap_err();
+    assert!(error.to_string().ends_with("tokens; the smallest budget that works is 32"), "{error}");
     let all_due = registry::composition("full").unwrap();
     let knobs = Knobs { capacity: 1, recent: 16, sinks: 4, period: 16, window: 16 };
     let full = all_due.stack(&knobs, &RawParams::default()).unwrap();
@@ -154,6 +164,101 @@ fn a_budget_smaller_than_what_must_be_kept_is_refused_with_the_numbers() {
         !full.is_due(Moment::DecodeStep, 1_000_000, 1_000_000, 1),
         "the full cache never evicts, whatever the amounts"
     );
+}
+
+/// Every budget that an error offers works: a budget of it is tried. What no budget mends is told without one.
+#[test]
+fn budgets_that_are_offered_work() {
+    let mut offered = 0;
+    for (id, params) in [
+        ("streaming-llm", serde_json::json!({})),
+        ("vase-attnv", serde_json::json!({})),
+        ("vase-attnv", serde_json::json!({ "value_share": 0.07 })),
+        ("vase-attnv", serde_json::json!({ "value_tokens": 9 })),
+        ("random", serde_json::json!({ "sinks": 3, "value_share": 0.1 })),
+    ] {
+        let build = |capacity, recent, sinks, period| {
+            let knobs = Knobs { capacity, recent, sinks, period, window: 4 };
+            registry::composition(id).unwrap().stack(&knobs, &RawParams::from_params(&params).unwrap())
+        };
+        for (recent, sinks, period) in [(4, 4, 4), (16, 4, 16), (5, 7, 3), (0, 1, 1), (3, 0, 8)] {
+            for capacity in 1..60 {
+                let budgets = match build(capacity, recent, sinks, period) {
+                    Err(PolicyError::BudgetTooSmall { works, needed, .. }) => {
+                        assert!(
+                            works.is_some_and(|works| works >= needed && works > capacity),
+                            "{id} {params}"
+                        );
+                        vec![works.unwrap()]
+                    }
+                    Err(PolicyError::PeriodMismatch { below, above, .. }) => {
+                        below.into_iter().chain([above]).collect()
+                    }
+                    other => {
+                        other.unwrap();
+                        continue;
+                    }
+                };
+                for budget in budgets {
+                    offered += 1;
+                    build(budget, recent, sinks, period).unwrap();
+                }
+            }
+        }
+    }
+    assert!(offered > 300, "{offered}");
+    let knobs = Knobs { capacity: 64, recent: 16, sinks: 4, period: 16, window: 16 };
+    let few = RawParams::from_params(&serde_json::json!({ "value_tokens": 2 })).unwrap();
+    let error = registry::composition("vase-attnv").unwrap().stack(&knobs, &few).unwrap_err();
+    assert!(matches!(error, PolicyError::Refused { .. }), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("2 reserved tokens (N_v) cannot hold the 4 sinks")
+            && said.contains("whatever the budget"),
+        "{said}"
+    );
+}
+
+/// Parameters that stand beside one another and mean the same thing, or nothing, are refused; so are powers below 0.
+#[test]
+fn parameters_that_would_be_passed_over_are_refused() {
+    let knobs = Knobs { capacity: 64, recent: 16, sinks: 4, period: 16, window: 16 };
+    let build = |id: &str, params: serde_json::Value| {
+        registry::composition(id).unwrap().stack(&knobs, &RawParams::from_params(&params).unwrap())
+    };
+    for (id, params, expected) in [
+        (
+            "vase-attnv",
+            serde_json::json!({ "value_tokens": 8, "value_share": 0.5 }),
+            "`value_tokens` and `value_share`",
+        ),
+        (
+            "vase-attnv",
+            serde_json::json!({ "rest": "top-k", "exponent": 2.0 }),
+            "`exponent` is the power of sampling weights",
+        ),
+        (
+            "vase-attnv",
+            serde_json::json!({ "exponent": -1.0 }),
+            "`exponent` is -1; accepted: a finite number, 0 or more",
+        ),
+        (
+            "attn-range",
+            serde_json::json!({ "exponent": -0.5 }),
+            "`exponent` is -0.5; accepted: a finite number, 0 or more",
+        ),
+    ] {
+        let error = build(id, params).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    for params in [
+        serde_json::json!({ "value_tokens": null, "value_share": 0.5 }),
+        serde_json::json!({ "value_tokens": 8 }),
+        serde_json::json!({ "rest": "top-k", "exponent": 1.0 }),
+        serde_json::json!({ "exponent": 0.0 }),
+    ] {
+        build("vase-attnv", params).unwrap();
+    }
 }
 
 /// Without reserved slots and sinks AttnV is sampling by attention alone (`attn_sample`): the same draws as a stack of these

@@ -1,16 +1,20 @@
 //! Teacher-forced running: the tokens of another run under a policy, with the next-token distribution compared at each.
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     divergence::{divergence_nats, log_normaliser},
     outcome::Footprint,
     run::LiveRun,
 };
-use crate::{decode::greedy, error::ExecutorError};
+use crate::{decode::greedy, error::ExecutorError, journal::hex};
 
 /// How far a policy's next-token distributions are from those of the full cache.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ForcedRun {
     /// KL(full || policy) in nats after each fed token but the last, `[step]`.
+    #[serde(with = "hex::bits")]
     pub divergences: Vec<f64>,
     /// At how many of these the most probable token is the same.
     pub agreements: u64,

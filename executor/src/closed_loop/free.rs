@@ -1,5 +1,7 @@
 //! Free running: greedy generation under a policy.
 
+use serde::{Deserialize, Serialize};
+
 use super::{outcome::Footprint, prefix::Prefix, run::LiveRun};
 use crate::{decode::greedy, error::ExecutorError, open_loop::says_any};
 
@@ -13,7 +15,8 @@ pub struct Limits<'a> {
 }
 
 /// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FinishReason {
     /// An end token.
     End,
@@ -36,7 +39,8 @@ impl FinishReason {
 }
 
 /// A continuation made under a policy.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FreeRun {
     /// The tokens, an end token included.
     pub tokens: Vec<u32>,

@@ -13,6 +13,7 @@ mod driver;
 mod error;
 mod forced;
 mod free;
+pub(crate) mod kept;
 mod known;
 mod live;
 mod outcome;

@@ -125,7 +125,7 @@ impl Context<'_> {
             return Ok(row);
         }
         if let Some(failure) = &cell.failure {
-            row.text("status", if cell.is_out_of_time { "skipped" } else { "failed" });
+            row.text("status", if cell.is_skipped { "skipped" } else { "failed" });
             row.text("error", failure.clone());
             return Ok(row);
         }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 
 use kvlab_sim::{
     policy::{
-        RawParams,
+        PolicyError, RawParams,
         compose::{Knobs, Stack},
         registry,
     },
@@ -20,14 +20,16 @@ use super::{
     ClosedLoopError, FreeRun, Limits, LiveCell, LiveRun, Prefix,
     forced::{ForcedRun, force},
     free::generate,
+    kept::{self, Place},
     rows,
 };
 use crate::{
     decode::DecodeError,
     error::ExecutorError,
     items::ItemSet,
+    journal::Journal,
     model::Model,
-    progress::Progress,
+    progress::{Progress, Reached},
     record::{self, RecordItem},
 };
 
@@ -93,8 +95,28 @@ pub(crate) struct CellRun<'p> {
     pub(crate) measured: Vec<Measured>,
     /// Why it stopped.
     pub(crate) failure: Option<String>,
-    /// Whether it stopped because there was no time, which is no fault of its own.
-    pub(crate) is_out_of_time: bool,
+    /// Whether it stopped through no fault of its own: there was no time, or it cannot run in the loop.
+    pub(crate) is_skipped: bool,
+}
+
+impl<'p> CellRun<'p> {
+    fn of(plan: &'p EvictionPlan) -> Self {
+        let looks_ahead = plan.stack.as_ref().is_ok_and(|stack| stack.needs().future);
+        let failure = looks_ahead.then(|| {
+            let policy = &plan.label;
+            format!(
+                "`{policy}` needs what comes later, which a running model has not: `kvlab sweep` replays it"
+            )
+        });
+        Self { plan, measured: Vec::new(), is_skipped: failure.is_some(), failure }
+    }
+
+    /// It cannot go on after `error` on the problem `item`.
+    pub(crate) fn stop(&mut self, item: &str, error: &ExecutorError) {
+        self.is_skipped =
+            matches!(error, ExecutorError::Policy(PolicyError::Refused { .. } | PolicyError::Missing { .. }));
+        self.failure = Some(format!("{item}: {error}"));
+    }
 }
 
 /// What all rows share.
@@ -121,44 +143,103 @@ pub fn exec(
     progress: &dyn Progress,
 ) -> Result<Results, ExecutorError> {
     let cells = plan.scenario.plan(model.shape()?.vocab).eviction.len();
-    exec_within(model, set, plan, &[(0..cells).collect()], &|| false, progress)
+    exec_within(model, set, plan, &[(0..cells).collect()], &|| false, &mut Journal::default(), progress)
 }
 
 /// As [`exec`], a wave of cells after the other (indices in plan order), until `is_over` says so: asked before each run. A cell that
 /// did not run on every item then is a skipped row that says on how many it did.
 ///
+/// Every run is kept in `journal` as it ends, and one that is there already is not made again: the results are the same.
+///
 /// # Errors
-/// As [`exec`].
+/// As [`exec`], and a journal of other settings, or one that cannot be read or written.
 pub fn exec_within(
     model: &mut Model,
     set: &ItemSet,
     plan: &ExecPlan<'_>,
     waves: &[Vec<usize>],
     is_over: &dyn Fn() -> bool,
+    journal: &mut Journal,
     progress: &dyn Progress,
 ) -> Result<Results, ExecutorError> {
     let scenario = plan.scenario;
     let plans = scenario.plan(model.shape()?.vocab).eviction;
     let mut executed = prepared(model, set, plan, &plans)?;
     let items = executed.items.len();
+    let wanted = executed.wanted(plan.mode);
+    if journal.keeps() {
+        let settings = kept::settings(model, set, plan, ("exec", plan.mode.word()))?;
+        journal.begin(settings, wanted.len() as u64)?;
+    }
     let runs: usize = waves.iter().map(|wave| runnable(&plans, wave) + 1).sum();
     progress.start(&format!("executing {}", scenario.id), Some((items * runs) as u64));
+    let tally = Tally::of(&wanted, journal, progress);
     let full = full_cache()?;
-    let mut at_work = AtWork { model, set, plan, full: &full, is_over, progress };
+    let mut at_work = AtWork { model, set, plan, full: &full, is_over, journal, tally, progress };
     for wave in waves {
         for index in 0..items {
             at_work.item(index, wave, &mut executed)?;
         }
     }
     progress.finish();
+    let mut is_whole = true;
     for cell in executed.cells.iter_mut().filter(|cell| cell.plan.stack.is_ok() && cell.failure.is_none()) {
         let done = cell.measured.len();
         if done < items {
-            cell.is_out_of_time = true;
+            is_whole = false;
+            cell.is_skipped = true;
             cell.failure = Some(format!("the time was up after {done} of {items} problems"));
         }
     }
+    if is_whole {
+        at_work.journal.complete();
+    }
     rows::results(at_work.model, set, plan, &executed)
+}
+
+impl Executed<'_> {
+    /// Keys of all runs that are kept.
+    fn wanted(&self, mode: Mode) -> Vec<String> {
+        let mut keys = Vec::new();
+        for (index, (item, prompt)) in self.items.iter().zip(&self.prompts).enumerate() {
+            let place = Place::of(index, item, prompt);
+            keys.push(place.full().0);
+            let cells = self.cells.iter().filter(|cell| cell.failure.is_none() && is_kept(cell.plan, mode));
+            keys.extend(cells.map(|cell| place.cell(cell.plan, self.study).0));
+        }
+        keys
+    }
+}
+
+/// Whether a cell has a run of its own in the journal: where nothing is forced, the full cache has run already.
+fn is_kept(plan: &EvictionPlan, mode: Mode) -> bool {
+    plan.stack.as_ref().is_ok_and(|stack| mode == Mode::Forced || !stack.is_full_cache())
+}
+
+/// How many runs are there.
+pub(crate) struct Tally {
+    before: u64,
+    done: u64,
+    total: u64,
+}
+
+impl Tally {
+    /// Those of the runs under the keys `wanted` that are there already are told.
+    pub(crate) fn of(wanted: &[String], journal: &Journal, progress: &dyn Progress) -> Self {
+        let before = wanted.iter().filter(|key| journal.has(key)).count() as u64;
+        let total = wanted.len() as u64;
+        if before > 0 {
+            progress.message(&format!("{before} of {total} runs are there already"));
+        }
+        Self { before, done: before, total }
+    }
+
+    /// One more.
+    pub(crate) fn count(&mut self, progress: &dyn Progress) {
+        self.done += 1;
+        let Self { before, done, total } = *self;
+        progress.reached(Reached { what: "runs", before, done, total });
+    }
 }
 
 fn runnable(plans: &[EvictionPlan], wave: &[usize]) -> usize {
@@ -189,15 +270,7 @@ pub(crate) fn prepared<'p>(
             Ok(tokens)
         })
         .collect::<Result<_, ExecutorError>>()?;
-    let cells = plans
-        .iter()
-        .map(|plan| CellRun {
-            plan,
-            measured: Vec::with_capacity(items.len()),
-            failure: None,
-            is_out_of_time: false,
-        })
-        .collect();
+    let cells = plans.iter().map(CellRun::of).collect();
     Ok(Executed { study, items, prompts, full: Vec::new(), cells })
 }
 
@@ -214,6 +287,8 @@ struct AtWork<'a> {
     plan: &'a ExecPlan<'a>,
     full: &'a Stack,
     is_over: &'a dyn Fn() -> bool,
+    journal: &'a mut Journal,
+    tally: Tally,
     progress: &'a dyn Progress,
 }
 
@@ -225,37 +300,101 @@ impl AtWork<'_> {
         wave: &[usize],
         executed: &mut Executed<'_>,
     ) -> Result<(), ExecutorError> {
-        if (self.is_over)() {
-            return Ok(());
+        let mode = self.plan.mode;
+        let item = &executed.items[index];
+        let place = Place::of(index, item, &executed.prompts[index]);
+        // Every wave has its own, and they are the same.
+        let full = match executed.full.get(index) {
+            Some(full) => Some(full.clone()),
+            None => self.journal.find(&place.full().0)?.map(|run| graded(self.set, item, run)),
+        };
+        let mut due = Vec::new();
+        for &at in wave {
+            let Some(cell) = executed.cells.get_mut(at).filter(|cell| cell.plan.stack.is_ok()) else {
+                continue;
+            };
+            // A cell that missed an item is over.
+            let is_over = cell.failure.is_some() || cell.measured.len() < index;
+            let kept = match is_kept(cell.plan, mode) {
+                _ if is_over => None,
+                true => self.kept(&place.cell(cell.plan, executed.study).0, item)?,
+                false => full.clone(),
+            };
+            match kept {
+                Some(measured) => cell.measured.push(measured),
+                None if !is_over => {
+                    due.push(at);
+                    continue;
+                }
+                None => {}
+            }
+            self.progress.advance(1);
         }
+        let full = match full {
+            Some(full) if due.is_empty() => Some(full),
+            full if (self.is_over)() => full,
+            full => Some(self.run(index, wave, &due, full, executed)?),
+        };
+        self.progress.advance(1);
+        if executed.full.len() == index {
+            executed.full.extend(full);
+        }
+        Ok(())
+    }
+
+    /// What is kept of a cell.
+    fn kept(&self, key: &str, item: &RecordItem) -> Result<Option<Measured>, ExecutorError> {
+        Ok(match self.plan.mode {
+            Mode::Free => self.journal.find(key)?.map(|run| graded(self.set, item, run)),
+            Mode::Forced => self.journal.find(key)?.map(Measured::Forced),
+        })
+    }
+
+    /// Runs the cells that are due on one item, those of `wave` that are not kept. Gives the full cache's run, which is made again where
+    /// its distributions are looked at.
+    fn run(
+        &mut self,
+        index: usize,
+        wave: &[usize],
+        due: &[usize],
+        full: Option<Measured>,
+        executed: &mut Executed<'_>,
+    ) -> Result<Measured, ExecutorError> {
         let (plan, set) = (self.plan, self.set);
         let item = &executed.items[index];
+        let place = Place::of(index, item, &executed.prompts[index]);
         let seq = SeqIdx::new(u32::try_from(index).unwrap_or(u32::MAX));
         let stacks = wave.iter().filter_map(|&at| executed.cells.get(at)?.plan.stack.as_ref().ok());
         let prefix = Prefix::for_stacks(self.model, &executed.prompts[index], plan.chunk, stacks)?;
         let limits = Limits { max_new_tokens: plan.max_new_tokens, stops: &item.stops };
-        let graded = |run: FreeRun| {
-            let is_correct = record::graded(item, Some(set.grader), run.text.as_deref()).correct;
-            Measured::Free { run, is_correct }
-        };
 
         let mut logits = Vec::new();
-        let run = LiveRun::fork(self.model, &prefix, LiveCell::new(self.full, 0), seq)?;
-        let run = generate(run, &prefix, limits, |row| {
-            if plan.mode == Mode::Forced {
-                logits.push(row);
+        let reference = match full {
+            Some(full) if plan.mode == Mode::Free => full,
+            full => {
+                let run = LiveRun::fork(self.model, &prefix, LiveCell::new(self.full, 0), seq)?;
+                let run = generate(run, &prefix, limits, |row| {
+                    if plan.mode == Mode::Forced {
+                        logits.push(row);
+                    }
+                })?;
+                match full {
+                    None => {
+                        let (key, name) = place.full();
+                        self.journal.keep(&key, name, &run)?;
+                        self.tally.count(self.progress);
+                    }
+                    Some(full) => self.journal.check_repeats(&item.item, full.tokens() == run.tokens)?,
+                }
+                graded(set, item, run)
             }
-        })?;
-        let tokens = run.tokens.clone();
-        let reference = graded(run);
-        self.progress.advance(1);
+        };
 
-        for &at in wave {
+        for &at in due {
             let Some(cell) = executed.cells.get_mut(at) else { continue };
             let Ok(stack) = &cell.plan.stack else { continue };
             self.progress.advance(1);
-            // A cell that missed an item is over.
-            if cell.failure.is_some() || cell.measured.len() < index || (self.is_over)() {
+            if (self.is_over)() {
                 continue;
             }
             // The full cache was run already; teacher-forced it runs again, and shows zero.
@@ -266,22 +405,42 @@ impl AtWork<'_> {
             let bytes_per_scalar = executed.study.bytes_per_scalar;
             let live = LiveCell { stack, seed: cell.plan.seed.unwrap_or(0), bytes_per_scalar };
             let outcome = LiveRun::fork(self.model, &prefix, live, seq).and_then(|run| match plan.mode {
-                Mode::Free => generate(run, &prefix, limits, drop).map(graded),
-                Mode::Forced => force(run, &tokens, &logits).map(Measured::Forced),
+                Mode::Free => generate(run, &prefix, limits, drop).map(|run| graded(set, item, run)),
+                Mode::Forced => force(run, reference.tokens(), &logits).map(Measured::Forced),
             });
             match outcome {
-                Ok(measured) => cell.measured.push(measured),
+                Ok(measured) => {
+                    let (key, name) = place.cell(cell.plan, executed.study);
+                    match &measured {
+                        Measured::Free { run, .. } => self.journal.keep(&key, name, run)?,
+                        Measured::Forced(run) => self.journal.keep(&key, name, run)?,
+                    }
+                    self.tally.count(self.progress);
+                    cell.measured.push(measured);
+                }
                 Err(error) if is_of_the_cell(&error) => {
-                    cell.failure = Some(format!("{}: {error}", item.item));
+                    cell.stop(&item.item, &error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        // Every wave has its own, and they are the same.
-        if executed.full.len() == index {
-            executed.full.push(reference);
+        Ok(reference)
+    }
+}
+
+/// A free run with what its answer is worth.
+pub(crate) fn graded(set: &ItemSet, item: &RecordItem, run: FreeRun) -> Measured {
+    let is_correct = record::graded(item, Some(set.grader), run.text.as_deref()).correct;
+    Measured::Free { run, is_correct }
+}
+
+impl Measured {
+    /// The tokens that were generated; none where they were fed.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        match self {
+            Self::Free { run, .. } => &run.tokens,
+            Self::Forced(_) => &[],
         }
-        Ok(())
     }
 }
 

@@ -4,17 +4,29 @@ use std::collections::BTreeMap;
 
 use kvlab_sim::results::SeriesRow;
 use ndarray::ArrayView3;
+use serde::{Deserialize, Serialize};
 
 use crate::closed_loop::Footprint;
 
 /// Cosines between states, added up by layer and by how many evictions came before.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(super) struct Drift {
     /// (layer, evictions before) to (sum of cosines, terms).
+    #[serde(with = "sums")]
     sums: BTreeMap<(usize, usize), (f64, u64)>,
 }
 
 impl Drift {
+    /// Adds what another problem gave.
+    pub(super) fn append(&mut self, other: &Self) {
+        for (place, (sum, terms)) in &other.sums {
+            let own = self.sums.entry(*place).or_default();
+            own.0 += sum;
+            own.1 += terms;
+        }
+    }
+
     /// Adds a run: residual streams after each layer, `[layer, pos, hidden]`, of the full cache and of the policy on the same tokens.
     pub(super) fn add(
         &mut self,
@@ -66,4 +78,27 @@ fn cosine<'a>(a: impl Iterator<Item = &'a f32>, b: impl Iterator<Item = &'a f32>
     }
     let norm = (of_a * of_b).sqrt();
     if norm > 0.0 { (dot / norm).clamp(-1.0, 1.0) } else { f64::from(u8::from(of_a + of_b <= 0.0)) }
+}
+
+/// Sums in a journal: rows of layer, evictions before, bits of the sum, terms.
+mod sums {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    type Sums = BTreeMap<(usize, usize), (f64, u64)>;
+
+    pub(super) fn serialize<S: Serializer>(sums: &Sums, serializer: S) -> Result<S::Ok, S::Error> {
+        let row =
+            |(place, (sum, terms)): (&(usize, usize), &(f64, u64))| (place.0, place.1, sum.to_bits(), *terms);
+        serializer.collect_seq(sums.iter().map(row))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sums, D::Error> {
+        let rows = Vec::<(usize, usize, u64, u64)>::deserialize(deserializer)?;
+        Ok(rows
+            .into_iter()
+            .map(|(layer, before, sum, n)| ((layer, before), (f64::from_bits(sum), n)))
+            .collect())
+    }
 }

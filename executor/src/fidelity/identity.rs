@@ -11,12 +11,17 @@ use kvlab_sim::{
     trace::{LayerTensors, TraceSource},
     types::{LayerIdx, Pos},
 };
+use serde::{Deserialize, Serialize};
 
 use super::{FidelityError, lived::Lived, ulp};
-use crate::closed_loop::{Footprint, KeptTokens};
+use crate::{
+    closed_loop::{Footprint, KeptTokens},
+    journal::hex,
+};
 
 /// How many decisions of live runs the replay reproduces.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Kept sets that were compared, one for each (problem, layer, eviction, KV head).
     pub sets: u64,
@@ -50,7 +55,8 @@ impl Identity {
 }
 
 /// A decision that came out otherwise.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Difference {
     /// Id of the problem.
     pub item: String,
@@ -68,6 +74,7 @@ pub struct Difference {
     pub only_replayed: Vec<u32>,
     /// Smallest score among the positions only the replay kept, less the largest among those only the run kept, by the replay's scores:
     /// how close the call was. Absent where tokens have no score of their own.
+    #[serde(with = "hex::option")]
     pub score_gap: Option<f64>,
 }
 

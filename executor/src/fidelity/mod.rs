@@ -20,7 +20,7 @@ mod ulp;
 pub use error::FidelityError;
 pub use identity::{Difference, Identity};
 pub use pool::{PoolCellFidelity, PoolFidelity, PoolIdentity, pool_fidelity, pool_study};
-pub use run::{CellFidelity, Fidelity, FidelityPlan, fidelity};
+pub use run::{CellFidelity, Fidelity, FidelityPlan, fidelity, fidelity_kept};
 pub use trees::{TreeCellFidelity, TreeDifference, TreeFidelity, TreeIdentity, tree_fidelity};
 
 use rows::identity_rate;

@@ -12,13 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Reasons in the order of the legend: the word in the table, what it means, and its ink. What scores decide is light, so that it can be told
 /// from what is reserved without colours.
-const REASONS: [(&str, &str, Ink); 9] = [
+const REASONS: [(&str, &str, Ink); 10] = [
     ("sink", "sink: one of the first tokens", TEXT),
     ("prompt", "reserved: the prompt", PURPLE),
     ("value", "reserved for its value", VERMILION),
     ("reserved", "another reserve", MAGENTA),
     ("sampled", "sampled by score", SHADES[2]),
     ("score", "chosen by score", SHADES[4]),
+    ("filled", "no weight was left", SHADES[0]),
     ("block", "in a protected block", GREEN),
     ("recent", "recent", GOLD),
     ("fits", "nothing had to go", SHADES[1]),

@@ -158,7 +158,9 @@ fn check_kept(
         if kept.iter().filter(|pos| pos.get() < sinks).count() != protected {
             return Err(("P3", format!("not all of {protected} sinks are kept: {kept:?}")));
         }
-        let is_sink = |(pos, reason): (&Pos, &Reason)| pos.get() >= sinks || *reason != Reason::Selected;
+        let is_sink = |(pos, reason): (&Pos, &Reason)| {
+            pos.get() >= sinks || !matches!(reason, Reason::Selected | Reason::Filled)
+        };
         if reasons.len() != kept.len() || !kept.iter().zip(reasons).all(is_sink) {
             return Err(("P3", format!("reasons do not fit: {reasons:?}")));
         }

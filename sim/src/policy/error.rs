@@ -41,27 +41,36 @@ pub enum PolicyError {
         accepted: &'static str,
     },
     /// The parts of a budget do not fit into it.
-    #[error("a budget of {capacity} tokens cannot hold {demand}: {needed} tokens are needed")]
+    #[error(
+        "a budget of {capacity} tokens cannot hold {demand}: {needed} tokens are needed{}",
+        works.filter(|works| works != needed).map_or(String::new(), |works| format!("; the smallest budget that works is {works}"))
+    )]
     BudgetTooSmall {
         /// C: tokens after an eviction.
         capacity: u32,
         /// What must fit, in words with the numbers.
         demand: String,
-        /// Smallest budget that would do.
+        /// Tokens that must fit.
         needed: u32,
+        /// Smallest budget that works, with the eviction period and all else; absent when none is found.
+        works: Option<u32>,
     },
     /// The eviction period does not divide the budget.
     #[error(
-        "the budget of {capacity} tokens is no multiple of the eviction period of {period} tokens; the nearest budgets are {below} and {above}"
+        "the budget of {capacity} tokens is no multiple of the eviction period of {period} tokens; {}",
+        match below {
+            Some(below) => format!("the nearest budgets are {below} and {above}"),
+            None => format!("the smallest budget that works is {above}"),
+        }
     )]
     PeriodMismatch {
         /// C: tokens after an eviction.
         capacity: u32,
         /// Eviction period.
         period: u32,
-        /// Largest multiple below.
-        below: u32,
-        /// Smallest multiple above.
+        /// Largest multiple below; absent when it cannot hold what must stay.
+        below: Option<u32>,
+        /// Smallest multiple above that works.
         above: u32,
     },
     /// A score is NaN.

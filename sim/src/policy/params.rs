@@ -46,6 +46,11 @@ impl RawParams {
         Self(map.into())
     }
 
+    /// Whether `name` is given, and not as null.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// The policy's own parameters.
     ///
     /// # Errors

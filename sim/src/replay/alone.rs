@@ -59,6 +59,7 @@ pub(super) fn replay_alone(
             let mut states: Vec<&mut HeadState> = states.iter_mut().collect();
             let evictions = stack.evict_heads(shape, &data, &mut states, seed)?;
             outcome.ties += evictions.iter().filter(|eviction| eviction.tied).count() as u64;
+            outcome.filled += evictions.iter().map(|eviction| u64::from(eviction.filled)).sum::<u64>();
             let set = |eviction: &Eviction| KeptSet::of(&eviction.kept);
             outcome.evictions.push(LayerEviction { seen, heads: evictions.iter().map(set).collect() });
         }

@@ -38,7 +38,8 @@ impl Class {
 /// What an eviction of one cell on one head came to.
 pub(super) struct Decision {
     pub(super) cell: usize,
-    pub(super) result: Result<(KeptSet, bool), PolicyError>,
+    /// What stayed, whether a tie decided, and how many tokens only fill up.
+    pub(super) result: Result<(KeptSet, bool, u32), PolicyError>,
 }
 
 /// Cells that are due at the same time, and what they need to know.
@@ -209,7 +210,7 @@ impl<'a> HeadRun<'a> {
             let result = stack.evict_sharing(&self.head, at, resident, due.capacity, seed, &mut scores);
             self.lend(parent);
             shared_key = Some(key);
-            let result = result.map(|Eviction { kept, tied, reasons }| {
+            let result = result.map(|Eviction { kept, tied, reasons, filled }| {
                 lists::give_back(&self.head, reasons);
                 let set = KeptSet::of(&kept);
                 let class = match made.iter().find(|(from, of, _)| *from == parent && *of == set) {
@@ -229,7 +230,7 @@ impl<'a> HeadRun<'a> {
                 };
                 self.class_of[due.cell] = class;
                 self.classes[class].members.push(due.cell);
-                (set, tied)
+                (set, tied, filled)
             });
             left.push(parent);
             decisions.push(Decision { cell: due.cell, result });

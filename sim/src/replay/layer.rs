@@ -79,6 +79,8 @@ pub struct LayerOutcome {
     pub error_terms: u64,
     /// Evictions of a KV head in which equal scores met at the boundary.
     pub ties: u64,
+    /// Tokens that evictions kept only since nothing with weight was left, over evictions and KV heads.
+    pub filled: u64,
     /// Tokens among the widest sixteenth that are resident at the end, over KV heads.
     pub wide_kept: u64,
     /// Tokens among the widest sixteenth, over KV heads.
@@ -263,8 +265,9 @@ fn evict(
                 continue;
             };
             match decision.result {
-                Ok((set, tied)) => {
+                Ok((set, tied, filled)) => {
                     outcome.ties += u64::from(tied);
+                    outcome.filled += u64::from(filled);
                     match outcome.evictions.last_mut() {
                         Some(eviction) if eviction.seen == seen => eviction.heads.push(set),
                         _ => {

@@ -26,6 +26,8 @@ pub struct SequenceOutcome {
     pub error_terms: u64,
     /// Evictions of a KV head in which equal scores met at the boundary.
     pub ties: u64,
+    /// Tokens that evictions kept only since nothing with weight was left, over evictions, layers and KV heads.
+    pub filled: u64,
     /// Tokens among the widest sixteenth that are resident at the end, over layers and KV heads.
     pub wide_kept: u64,
     /// Tokens among the widest sixteenth, over layers and KV heads.
@@ -92,6 +94,7 @@ impl SequenceOutcome {
             all.error_sum += layer.error_sum;
             all.error_terms += layer.error_terms;
             all.ties += layer.ties;
+            all.filled += layer.filled;
             all.wide_kept += layer.wide_kept;
             all.wide_total += layer.wide_total;
             for (at, LayerEviction { seen, heads }) in layer.evictions.iter().enumerate() {

@@ -133,6 +133,7 @@ pub(super) fn replay_served(
             let mut states: Vec<&mut HeadState> = states.iter_mut().collect();
             let evictions = stack.evict_heads(shape, &data, &mut states, seed)?;
             outcome.ties += evictions.iter().filter(|eviction| eviction.tied).count() as u64;
+            outcome.filled += evictions.iter().map(|eviction| u64::from(eviction.filled)).sum::<u64>();
             let heads = evictions.iter().map(|eviction| KeptSet::of(&eviction.kept)).collect();
             outcome.evictions.push(LayerEviction { seen, heads });
         }

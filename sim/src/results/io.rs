@@ -9,7 +9,7 @@ use super::{
     sha256_hex,
 };
 use crate::table::{Table, parquet_from_bytes, parquet_to_bytes, to_csv, to_jsonl, write_together};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -138,14 +138,29 @@ pub fn command_in(dir: &Path) -> Result<Option<String>, ResultsError> {
     struct Made {
         command: String,
     }
+    Ok(said_in(dir)?.map(|made: Made| made.command))
+}
+
+/// Id of the scenario whose results, of whatever version, are in the folder `dir`; nothing when there are none.
+///
+/// # Errors
+/// When what is there cannot be read, or does not say it.
+pub fn scenario_in(dir: &Path) -> Result<Option<String>, ResultsError> {
+    #[derive(Deserialize)]
+    struct Of {
+        scenario: String,
+    }
+    Ok(said_in(dir)?.map(|of: Of| of.scenario))
+}
+
+/// Some of what the manifest in `dir` says; nothing when there is none.
+fn said_in<T: DeserializeOwned>(dir: &Path) -> Result<Option<T>, ResultsError> {
     let path = dir.join(MANIFEST);
     let text = match fs::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(|source| ResultsError::Io { path: path.clone(), source })?,
     };
-    let made: Made =
-        serde_json::from_slice(&text).map_err(|source| ResultsError::Manifest { path, source })?;
-    Ok(Some(made.command))
+    serde_json::from_slice(&text).map(Some).map_err(|source| ResultsError::Manifest { path, source })
 }
 
 /// The version is looked at before anything else: another major version may have another manifest.

@@ -29,7 +29,7 @@ pub use drawn::{
 };
 pub use error::ResultsError;
 pub use expect::{Verdict, verdicts};
-pub use io::{Formats, command_in, read, tables_in, write};
+pub use io::{Formats, command_in, read, scenario_in, tables_in, write};
 pub use joint::JOINT_COLUMNS;
 pub use paired::{mcnemar, sign_flip, smallest_p};
 pub use pareto::{KNEE, ParetoAxis, ParetoError, front, knee, pareto};

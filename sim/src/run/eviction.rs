@@ -291,6 +291,9 @@ fn cell(
     }
     memory_metrics(&mut row, &report, &context.bootstrap);
     proxy_metrics(&mut row, context, outcomes, report.evictions);
+    if stack.takes_weights() && report.evictions > 0 {
+        filled(&mut row, outcomes, &context.bootstrap);
+    }
     reading::metrics(&mut row, context, study, outcomes, &report);
     let series = occupancy_series(id, &report)
         .chain(recall_series(id, context, outcomes))
@@ -302,6 +305,17 @@ fn cell(
     let held = retained::rows(id, context, study, EvictionCell { stack, seed: plan.seed.unwrap_or(0) })?;
     let more = vec![("items", items), ("retained", held)];
     Ok(Outcome { cell: Some(row), series, more, ..Outcome::default() })
+}
+
+/// Tokens that evictions kept since nothing with weight was left; only a selector that takes weights knows such.
+fn filled(row: &mut CellRow, outcomes: &[&SequenceOutcome], bootstrap: &Bootstrap) {
+    let kept = |o: &SequenceOutcome| -> u64 {
+        o.evictions.iter().flat_map(|(_, sets)| sets).map(|set| u64::from(set.count)).sum()
+    };
+    let (num, den): (Vec<u64>, Vec<u64>) = outcomes.iter().map(|o| (o.filled, kept(o))).unzip();
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    let terms: Vec<(f64, f64)> = num.iter().zip(&den).map(|(&n, &d)| (n as f64, d as f64)).collect();
+    row.rate("filled_token_rate", bootstrap.ratio(&terms), num.iter().sum(), den.iter().sum());
 }
 
 pub(super) fn request(meta: &SequenceMeta, outcome: &SequenceOutcome) -> Request {

@@ -106,6 +106,7 @@ mod tests {
                 Reason::Recent,
             ],
             tied: false,
+            filled: 0,
         };
         let expected = [
             (0, 1, Reason::Sink),

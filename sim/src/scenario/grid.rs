@@ -89,11 +89,12 @@ impl Visitor<'_> for NumberVisitor {
         f.write_str("a number")
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "amounts and seeds below 2^53; larger ones are refused later"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "at most 2^53")]
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
+        const MOST: u64 = 1 << 53;
+        if value > MOST {
+            return Err(E::custom(format!("{value} is too large; accepted: whole numbers up to {MOST}")));
+        }
         Ok(Number(value as f64))
     }
 

@@ -433,8 +433,13 @@ pub(super) fn parse(text: &str, file: &str) -> Result<RawScenario, ScenarioError
         let reason = error.to_string();
         let mut reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
         // The parser points at the map; a person looks for the two keys.
-        if let Some((first, again)) = duplicate_key(&reason).and_then(|key| key_lines(text, key, line)) {
-            reason += &format!(" (first on line {first})");
+        if let Some(key) = duplicate_key(&reason)
+            && let Some([(first, first_name), (again, again_name)]) = key_lines(text, &spellings(key), line)
+        {
+            reason += &match first_name == again_name {
+                true => format!(" (first on line {})", first.0),
+                false => format!(": `{again_name}` is the same as `{first_name}` on line {}", first.0),
+            };
             (line, column) = again;
         }
         let hint = key_hint(&reason);
@@ -489,23 +494,35 @@ fn duplicate_key(reason: &str) -> Option<&str> {
     rest.split(['`', '"']).nth(1)
 }
 
-/// Line of the first, and line and column of the second `key:` of one block map that starts at or after line `from`.
-fn key_lines(text: &str, key: &str, from: usize) -> Option<(usize, (usize, usize))> {
-    let mut first: Option<(usize, usize)> = None;
+/// All names of a key.
+fn spellings(key: &str) -> Vec<&str> {
+    let of_key = schema::SECOND_NAMES.iter().find(|(ours, theirs)| [ours, theirs].contains(&&key));
+    of_key.map_or_else(|| vec![key], |(ours, theirs)| vec![ours, theirs])
+}
+
+/// Line and column of a key, and its name.
+type KeyPlace<'a> = ((usize, usize), &'a str);
+
+/// The first two of `keys`, all names of one key, in one block map that starts at or after line `from`.
+fn key_lines<'a>(text: &str, keys: &[&'a str], from: usize) -> Option<[KeyPlace<'a>; 2]> {
+    let mut first: Option<KeyPlace<'a>> = None;
     for (at, line) in text.lines().enumerate().skip(from.saturating_sub(1)) {
         let content = line.trim_start_matches([' ', '-']);
         let indent = line.len() - content.len();
         if content.is_empty() || content.starts_with('#') {
             continue;
         }
-        if first.is_some_and(|(_, depth)| indent < depth) {
+        if first.is_some_and(|((_, column), _)| indent + 1 < column) {
             first = None;
         }
-        if content.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(':')) {
+        let is_here =
+            |key: &&&str| content.strip_prefix(**key).is_some_and(|rest| rest.trim_start().starts_with(':'));
+        if let Some(key) = keys.iter().find(is_here) {
+            let here = ((at + 1, indent + 1), *key);
             match first {
-                Some((line, depth)) if depth == indent => return Some((line, (at + 1, indent + 1))),
+                Some(before) if before.0.1 == indent + 1 => return Some([before, here]),
                 Some(_) => {}
-                None => first = Some((at + 1, indent)),
+                None => first = Some(here),
             }
         }
     }

@@ -138,20 +138,22 @@ fn with_policy(schema: &mut Schema, family: Family) {
     schema.insert("allOf".to_owned(), by_id(&listed, "use", "with"));
 }
 
+/// Keys of an eviction study with their second names.
+pub(super) const SECOND_NAMES: &[(&str, &str)] = &[
+    ("budgets", "kv_budget"),
+    ("recent", "recent_buffer"),
+    ("sinks", "sink_tokens"),
+    ("period", "evict_every"),
+    ("window", "window_size"),
+];
+
 /// The second names of keys of an eviction study.
 pub(super) fn eviction(schema: &mut Schema) {
-    let names = [
-        ("budgets", "kv_budget"),
-        ("recent", "recent_buffer"),
-        ("sinks", "sink_tokens"),
-        ("period", "evict_every"),
-        ("window", "window_size"),
-    ];
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        for (ours, theirs) in names {
-            let mut same = properties.get(ours).cloned().unwrap_or_else(|| json!({}));
+        for (ours, theirs) in SECOND_NAMES {
+            let mut same = properties.get(*ours).cloned().unwrap_or_else(|| json!({}));
             same["description"] = format!("the same as `{ours}`").into();
-            properties.insert(theirs.to_owned(), same);
+            properties.insert((*theirs).to_owned(), same);
         }
     }
     // One of two names is needed, which a schema that may be null as a whole says only at the price of a layer around it: the parser says it.

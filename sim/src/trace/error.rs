@@ -42,6 +42,14 @@ pub enum TraceError {
         /// The feature or field.
         feature: String,
     },
+    /// Something else is there.
+    #[error("{}: expected a trace, a folder with manifest.json; found {found}", path.display())]
+    NotATrace {
+        /// What was given.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
     /// The recording was interrupted.
     #[error("{}: an unfinished recording", path.display())]
     Incomplete {

@@ -133,7 +133,22 @@ pub(crate) fn read_manifest(root: &Path) -> Result<(Manifest, String), TraceErro
             return Err(TraceError::Incomplete { path: unfinished(root) });
         }
     }
-    read_manifest_in(root)
+    match instead(root) {
+        Some(found) => Err(TraceError::NotATrace { path: root.to_owned(), found }),
+        None => read_manifest_in(root),
+    }
+}
+
+/// What is at `root`, where it can be told from a trace at sight.
+fn instead(root: &Path) -> Option<&'static str> {
+    let holds = |name: &str| root.join(name).is_file();
+    match () {
+        () if root.is_file() => Some("a file; `kvlab trace import` reads traces of others"),
+        () if holds(MANIFEST) => None,
+        () if holds("results.json") => Some("results of a study, which say what they were made of"),
+        () if holds("plan.json") => Some("a sweep that is not finished"),
+        () => None,
+    }
 }
 
 /// As [`read_manifest`], in a folder of any name.

@@ -50,6 +50,15 @@ pub(super) const METRICS: &[Metric] = &[
         doc: "eviction events over all sequences; each acts on every layer and KV head. 0 means the policy never triggered. In executed rows: in the live run",
     },
     Metric {
+        id: "filled_token_rate",
+        label: "Kept tokens that only fill up",
+        unit: "",
+        better: Better::Lower,
+        evidence: Evidence::Decision,
+        scope: Scope::CellRate,
+        doc: "numerator: tokens that evictions kept only since fewer tokens than room had a positive weight, the most recent first; denominator: tokens that evictions kept, per sequence, layer and KV head. Absent where nothing is drawn by weights",
+    },
+    Metric {
         id: "head_jaccard",
         label: "Overlap of the residents of KV heads",
         unit: "",

@@ -16,6 +16,8 @@ pub enum Reason {
     Reserved,
     /// Chosen by the selector.
     Selected,
+    /// Taken by the selector since nothing with weight was left.
+    Filled,
     /// In the recent buffer.
     Recent,
     /// In a block that holds a protected token, where blocks are kept whole.
@@ -33,6 +35,8 @@ pub struct Eviction {
     pub reasons: Vec<Reason>,
     /// Whether the last kept and the first dropped candidate had equal scores.
     pub tied: bool,
+    /// Kept tokens whose reason is [`Reason::Filled`].
+    pub filled: u32,
 }
 
 /// One KV head that is to be evicted.
@@ -195,6 +199,7 @@ impl Stack {
             kept: head.resident.to_vec(),
             reasons: head.resident.iter().map(reason).collect(),
             tied: false,
+            filled: 0,
         })
     }
 
@@ -298,8 +303,14 @@ impl Stack {
         }
         let resident = head.resident;
         let scored = &resident[..resident.len() - recent];
-        let chosen =
-            [(&sinks, Reason::Sink), (&reserved, Reason::Reserved), (&selection.slots, Reason::Selected)];
+        let (selected, filled) = selection.parts();
+        let chosen = [
+            (&sinks[..], Reason::Sink),
+            (&reserved, Reason::Reserved),
+            (selected, Reason::Selected),
+            (filled, Reason::Filled),
+        ];
+        let filled = u32::try_from(filled.len()).unwrap_or(u32::MAX);
         // Room for what is stored until the next eviction, too: the list grows on.
         let (mut kept, mut reasons): (Vec<Pos>, Vec<Reason>) =
             (lists::take(head.data), lists::take(head.data));
@@ -320,7 +331,7 @@ impl Stack {
             lists::give_back(head.data, list);
         }
         lists::give_back(head.data, is_free);
-        Ok(Eviction { kept, reasons, tied: selection.tied })
+        Ok(Eviction { kept, reasons, tied: selection.tied, filled })
     }
 }
 

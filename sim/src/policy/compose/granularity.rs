@@ -110,16 +110,19 @@ impl Stack {
         keep(&sinks, Reason::Sink);
         keep(&reserved, Reason::Reserved);
         keep(&units.forced, Reason::Block);
-        for slot in &selection.slots {
-            keep(units.slots.get(slot).map_or(&[], Vec::as_slice), Reason::Selected);
+        let (selected, filled) = selection.parts();
+        for (slots, reason) in [(selected, Reason::Selected), (filled, Reason::Filled)] {
+            slots.iter().for_each(|slot| keep(units.slots.get(slot).map_or(&[], Vec::as_slice), reason));
         }
+        let filled: usize = filled.iter().filter_map(|slot| units.slots.get(slot)).map(Vec::len).sum();
+        let filled = u32::try_from(filled).unwrap_or(u32::MAX);
         if self.order == KeepOrder::Position {
             tokens.sort_unstable();
         }
         let newest = &first.resident[first.resident.len() - recent..];
         tokens.extend(newest.iter().map(|&pos| (pos, Reason::Recent)));
         let (kept, reasons) = tokens.into_iter().unzip();
-        Ok(vec![Eviction { kept, reasons, tied: selection.tied }; heads.len()])
+        Ok(vec![Eviction { kept, reasons, tied: selection.tied, filled }; heads.len()])
     }
 }
 

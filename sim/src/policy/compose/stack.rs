@@ -13,6 +13,9 @@ use crate::policy::store::Store;
 use crate::policy::{Law, Needs, PolicyError, Randomness};
 use crate::types::{KvHead, LayerIdx, ModelShape};
 
+/// Beyond any budget that a study may have.
+const MOST_BUDGET: u32 = 1 << 24;
+
 /// One policy of each family that has a say in the cache, checked to fit together.
 #[derive(Debug)]
 pub struct Stack {
@@ -138,8 +141,49 @@ impl Stack {
         format!("{id} {params} {recent} {sinks} {capacity} {reserve} {budget}")
     }
 
+    /// Whether the amounts fit; budgets that an error offers work.
     fn check_amounts(&self) -> Result<(), PolicyError> {
-        let Knobs { capacity, recent, sinks, .. } = self.knobs;
+        let Knobs { capacity, sinks, .. } = self.knobs;
+        let most = self.reserve.reserved(MOST_BUDGET);
+        if self.reserve.holds_sinks() && most > 0 && most < sinks {
+            let policy = self.reserve.spec().id;
+            let reason = format!(
+                "{most} reserved tokens (N_v) cannot hold the {sinks} sinks that count among them, whatever the budget: reserve {sinks} or more, none at all, or protect {most} sinks or fewer"
+            );
+            return Err(PolicyError::Refused { policy, reason });
+        }
+        self.amounts_fit(capacity).map_err(|error| match error {
+            PolicyError::BudgetTooSmall { capacity, demand, needed, .. } => {
+                let works = self.smallest_budget(capacity.saturating_add(1));
+                // Where a share must hold them, the amount is an estimate.
+                let needed = works.map_or(needed, |works| works.min(needed));
+                PolicyError::BudgetTooSmall { capacity, demand, needed, works }
+            }
+            PolicyError::PeriodMismatch { capacity, period, below, above } => PolicyError::PeriodMismatch {
+                capacity,
+                period,
+                below: below.filter(|below| self.amounts_fit(*below).is_ok()),
+                above: self.smallest_budget(above).unwrap_or(above),
+            },
+            other => other,
+        })
+    }
+
+    /// The smallest budget from `least` on that works.
+    fn smallest_budget(&self, least: u32) -> Option<u32> {
+        /// Budgets that are tried, multiples of the period where there is one.
+        const TRIES: u32 = 10_000;
+        let step = self.period().unwrap_or(1).max(1);
+        let first = least.div_ceil(step);
+        let mut budgets = (first..first.saturating_add(TRIES)).map_while(|count| count.checked_mul(step));
+        budgets.find(|&budget| self.amounts_fit(budget).is_ok())
+    }
+
+    fn amounts_fit(&self, capacity: u32) -> Result<(), PolicyError> {
+        let Knobs { recent, sinks, .. } = self.knobs;
+        let too_small = |demand: String, needed: u32| {
+            Err(PolicyError::BudgetTooSmall { capacity, demand, needed, works: None })
+        };
         let reserved = self.reserve.reserved(capacity);
         // Sinks sit inside the reserved slots where there are any, unless the reserve says otherwise.
         let holds_sinks = self.reserve.holds_sinks();
@@ -153,14 +197,11 @@ impl Stack {
             } else {
                 format!("{recent} recent tokens, {sinks} sinks and a token to choose")
             };
-            return Err(PolicyError::BudgetTooSmall { capacity, demand, needed });
+            return too_small(demand, needed);
         }
         if holds_sinks && reserved > 0 && reserved < sinks {
-            return Err(PolicyError::BudgetTooSmall {
-                capacity,
-                demand: format!("{sinks} sinks inside {reserved} reserved tokens (N_v)"),
-                needed: capacity.saturating_mul(sinks).div_ceil(reserved),
-            });
+            let demand = format!("{sinks} sinks inside {reserved} reserved tokens (N_v)");
+            return too_small(demand, capacity.saturating_mul(sinks).div_ceil(reserved));
         }
         let unit = self.granularity.tokens();
         // The blocks of the sinks and the one in which the recent tokens begin stay whole.
@@ -169,7 +210,7 @@ impl Stack {
             let demand = format!(
                 "{recent} recent tokens, the block in which they begin, those of {sinks} sinks and a block of {unit} to choose"
             );
-            return Err(PolicyError::BudgetTooSmall { capacity, demand, needed: whole });
+            return too_small(demand, whole);
         }
         self.schedule.check(capacity)
     }
@@ -276,6 +317,12 @@ impl Stack {
     pub fn is_random(&self) -> bool {
         let specs = [self.reserve.spec().randomness, self.select.spec().randomness, self.score.randomness()];
         self.can_evict() && specs.contains(&Randomness::Random)
+    }
+
+    /// Whether the selector draws by weights, and may have to fill up where too few have any.
+    #[must_use]
+    pub fn takes_weights(&self) -> bool {
+        self.select.takes_weights()
     }
 
     /// Trace fields that the stack reads.
@@ -399,6 +446,7 @@ impl Stack {
             Reason::Sink => "sink",
             Reason::Reserved => self.reserve.reason(),
             Reason::Selected => self.select.reason(),
+            Reason::Filled => "filled",
             Reason::Recent => "recent",
             Reason::Block => "block",
             Reason::Fits => "fits",

@@ -72,6 +72,14 @@ params! {
 
 fn build(knobs: &Knobs, raw: &RawParams) -> Result<StackSpec, PolicyError> {
     let params: Params = raw.parse(SPEC.id)?;
+    let refused = |reason: &str| Err(PolicyError::Refused { policy: SPEC.id, reason: reason.to_owned() });
+    if raw.has("value_tokens") && raw.has("value_share") {
+        return refused("`value_tokens` and `value_share` both say N_v; give one of them");
+    }
+    // 1 is what it is anyway.
+    if params.rest == Rest::TopK && (params.exponent - 1.0).abs() > 0.0 {
+        return refused("`exponent` is the power of sampling weights; with `rest: top-k` nothing is sampled");
+    }
     let score = window_mass::Params {
         window: knobs.window,
         pool: params.pool,

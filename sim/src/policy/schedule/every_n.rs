@@ -71,7 +71,8 @@ impl Schedule for EveryN {
             return Ok(());
         }
         let below = capacity / period * period;
-        Err(PolicyError::PeriodMismatch { capacity, period, below, above: below.saturating_add(period) })
+        let above = below.saturating_add(period);
+        Err(PolicyError::PeriodMismatch { capacity, period, below: (below > 0).then_some(below), above })
     }
 
     fn params(&self) -> serde_json::Value {

@@ -30,12 +30,12 @@ pub const ENTRY: Entry<dyn Score> = Entry {
     spec: &SPEC,
     build: |raw| {
         let params: Params = raw.parse(SPEC.id)?;
-        if !params.exponent.is_finite() {
+        if !(params.exponent.is_finite() && params.exponent >= 0.0) {
             return Err(PolicyError::OutOfRange {
                 kind: SPEC.id,
                 param: "exponent",
                 found: params.exponent.to_string(),
-                accepted: "a finite number",
+                accepted: "a finite number, 0 or more",
             });
         }
         Ok(Box::new(ValueWeighted { inner: params.of.build()?, params }))

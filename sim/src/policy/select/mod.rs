@@ -13,6 +13,16 @@ pub struct Selection {
     pub slots: Vec<usize>,
     /// Whether the last kept and the first dropped candidate were equal, so that position decided.
     pub tied: bool,
+    /// How many of the last of `slots` are there only since nothing with weight was left.
+    pub filled: usize,
+}
+
+impl Selection {
+    /// The slots that were chosen, and those that only fill up.
+    #[must_use]
+    pub fn parts(&self) -> (&[usize], &[usize]) {
+        self.slots.split_at(self.slots.len().saturating_sub(self.filled))
+    }
 }
 
 /// Chooses among scored tokens of one KV head.
@@ -98,5 +108,5 @@ pub(super) fn best(
     let mut slots: Vec<usize> = lists::take(view.data);
     slots.extend(words.iter().map(|word| choice[num::place_of(*word)]));
     lists::give_back(view.data, words);
-    Selection { slots, tied }
+    Selection { slots, tied, filled: 0 }
 }

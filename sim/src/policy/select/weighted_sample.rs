@@ -28,12 +28,12 @@ pub const ENTRY: Entry<dyn Select> = Entry {
     spec: &SPEC,
     build: |raw| {
         let params: Params = raw.parse(SPEC.id)?;
-        if !params.exponent.is_finite() {
+        if !(params.exponent.is_finite() && params.exponent >= 0.0) {
             return Err(PolicyError::OutOfRange {
                 kind: SPEC.id,
                 param: "exponent",
                 found: params.exponent.to_string(),
-                accepted: "a finite number",
+                accepted: "a finite number, 0 or more",
             });
         }
         Ok(Box::new(WeightedSample { params }))
@@ -89,7 +89,7 @@ impl Select for WeightedSample {
                 choice.iter().zip(&keys).filter(|(_, key)| !key.is_finite()).map(|(&slot, _)| slot).collect();
             rest.sort_unstable_by_key(|&slot| std::cmp::Reverse(scored[slot]));
             selection.slots.extend(rest.into_iter().take(count - positive));
-            selection.tied = false;
+            (selection.tied, selection.filled) = (false, count - positive);
         }
         lists::give_back(view.data, keys);
         Ok(selection)
