@@ -32,7 +32,7 @@ fn dots_of<const K: usize, const D: usize>(
     let head_dim = if D == 0 { queries.len() } else { D };
     let queries = &queries[..head_dim];
     let keys: [&[f32]; K] = std::array::from_fn(|key| &keys[key * head_dim..][..head_dim]);
-    for lane in 0..LANES {
+    for (lane, room) in room.iter_mut().enumerate() {
         let mut sums = [[0.0; LANES]; K];
         let mut channel = lane;
         while channel < head_dim {
@@ -46,18 +46,18 @@ fn dots_of<const K: usize, const D: usize>(
             channel += LANES;
         }
         for key in 0..K {
-            room[lane][key].0 = sums[key];
+            room[key].0 = sums[key];
         }
     }
     for key in 0..K {
         let Some(out) = out[key * stride..].first_chunk_mut::<LANES>() else {
             continue;
         };
-        for i in 0..LANES {
+        for (i, out) in out.iter_mut().enumerate() {
             // As `fold` adds.
             let even = four_of(room, (key, i), 0) + four_of(room, (key, i), 2);
             let odd = four_of(room, (key, i), 1) + four_of(room, (key, i), 3);
-            out[i] = (even + odd) * scale;
+            *out = (even + odd) * scale;
         }
     }
 }
