@@ -93,6 +93,13 @@ impl Times {
     }
 }
 
+/// Milliseconds of a further one in each round, where a machine that others use is as fast for both: lower quartile, median, upper quartile.
+fn by_rounds(one: &[f64], many: &[f64], further: f64) -> [f64; 3] {
+    let mut rounds: Vec<f64> = one.iter().zip(many).map(|(one, many)| (many - one) * 1e3 / further).collect();
+    rounds.sort_by(f64::total_cmp);
+    [1, 2, 3].map(|quarter| rounds.get(rounds.len() * quarter / 4).copied().unwrap_or(f64::NAN))
+}
+
 /// Periods of the studies of a trace, and how many budgets each has. 64 is VaSE's.
 const PERIODS: [(u32, u32); 4] = [(64, 5), (32, 11), (16, 21), (8, 41)];
 
@@ -108,8 +115,8 @@ fn studies(path: &str, policies: &[String]) {
         trace.sequences().len()
     );
     println!(
-        "{:14} {:>6} {:>6} {:>7} {:>17} {:>17} {:>19}",
-        "policy", "period", "cells", "threads", "one: wall, CPU", "all: wall, CPU", "a further one"
+        "{:14} {:>6} {:>6} {:>7} {:>17} {:>17} {:>19} {:>24}",
+        "policy", "period", "cells", "threads", "one: wall, CPU", "all: wall, CPU", "a further one", "by rounds: median, half"
     );
     for policy in policies {
         for (period, count) in PERIODS {
@@ -132,16 +139,20 @@ fn studies(path: &str, policies: &[String]) {
                     one.add(|| run(1));
                     many.add(|| run(count));
                 }
+                let rounds = by_rounds(&one.walls, &many.walls, f64::from(count - 1));
                 let (one, many) = (one.millis(), many.millis());
                 let further = |one: f64, many: f64| (many - one) / f64::from(count - 1);
                 println!(
-                    "{policy:14} {period:6} {count:6} {threads:7} {:8.1} {:8.1} {:8.1} {:8.1} {:9.2} {:9.2}",
+                    "{policy:14} {period:6} {count:6} {threads:7} {:8.1} {:8.1} {:8.1} {:8.1} {:9.2} {:9.2} {:9.2} [{:.2}, {:.2}]",
                     one.0,
                     one.1,
                     many.0,
                     many.1,
                     further(one.0, many.0),
-                    further(one.1, many.1)
+                    further(one.1, many.1),
+                    rounds[1],
+                    rounds[0],
+                    rounds[2]
                 );
             }
         }
