@@ -116,7 +116,14 @@ fn studies(path: &str, policies: &[String]) {
     );
     println!(
         "{:14} {:>6} {:>6} {:>7} {:>17} {:>17} {:>19} {:>24}",
-        "policy", "period", "cells", "threads", "one: wall, CPU", "all: wall, CPU", "a further one", "by rounds: median, half"
+        "policy",
+        "period",
+        "cells",
+        "threads",
+        "one: wall, CPU",
+        "all: wall, CPU",
+        "a further one",
+        "by rounds: median, half"
     );
     for policy in policies {
         for (period, count) in PERIODS {
