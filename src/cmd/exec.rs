@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
         }
     };
     study::write(&results, &args.live.out, args.live.export)?;
-    journal.close().map_err(ExecutorError::from)?;
+    args.live.close(journal)?;
     output::table(&results.cells, shown, args.live.format)?;
     let done = study::outcome(&results);
     Ok(if args.check { check::against(&scenario, &results, done) } else { done })

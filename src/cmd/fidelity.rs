@@ -5,12 +5,12 @@ use super::study;
 use crate::exit::{CliError, Done};
 use crate::output::{self, news};
 use crate::progress::Bars;
+use kvlab_executor::Journal;
 use kvlab_executor::closed_loop::Mode;
 use kvlab_executor::fidelity::{
     CellFidelity, Fidelity, FidelityPlan, PoolCellFidelity, PoolFidelity, TreeCellFidelity, TreeFidelity,
     fidelity_kept, pool_fidelity, tree_fidelity,
 };
-use kvlab_executor::{ExecutorError, Journal};
 use kvlab_sim::scenario::Scenario;
 use std::path::Path;
 
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<Done, CliError> {
             let found = fidelity_kept(&mut model, &items, &plan, &mut journal, &bars)?;
             study::write(&found.results, &args.live.out, args.live.export)?;
             write_predictor(&found, &args.live.out)?;
-            journal.close().map_err(ExecutorError::from)?;
+            args.live.close(journal)?;
             if let Some(table) = found.results.more("fidelity") {
                 output::table(table, SHOWN, args.live.format)?;
             }

@@ -187,6 +187,19 @@ impl LiveArgs {
         Ok(journal)
     }
 
+    /// Ends what [`LiveArgs::journal`] gave, once the tables are written; says so when something stays in it.
+    pub(crate) fn close(&self, journal: Journal) -> Result<(), CliError> {
+        let others = journal.close().map_err(ExecutorError::from)?;
+        if others > 0 {
+            let path = self.out.join(JOURNAL);
+            news(&format!(
+                "{}: stays, with {others} runs of other problems or cells, for the command that they were made for",
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+
     /// Refuses a checker of answers where none is given.
     pub(crate) fn refuse_grader(&self, why: &str) -> Result<(), CliError> {
         match &self.items.grader {

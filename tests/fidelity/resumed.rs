@@ -74,6 +74,24 @@ fn an_execution_that_stopped_ends_as_one_that_did_not() {
     }
 }
 
+#[test]
+fn a_shorter_execution_that_ends_leaves_the_runs_of_a_longer_one() {
+    let (mut model, set) = (model(), few());
+    let scenario = Scenario::parse(SCENARIO, "test").unwrap();
+    let plan = plan(&scenario, Mode::Free);
+    let folder = tempfile::tempdir().unwrap();
+    some(&mut model, folder.path(), &plan, &set, 12);
+    let kept = Journal::open(folder.path()).unwrap().len();
+    let mut one = few();
+    one.truncate(1);
+    let (results, before) = some(&mut model, folder.path(), &plan, &one, usize::MAX);
+    assert_eq!(results, exec(&mut model, &one, &plan, &Quiet).unwrap());
+    let (results, after) = some(&mut model, folder.path(), &plan, &set, usize::MAX);
+    assert!(before == kept as u64 && after >= before, "{kept} runs, then {before} and {after}");
+    assert_eq!(results, exec(&mut model, &set, &plan, &Quiet).unwrap());
+    assert!(!folder.path().join(JOURNAL).exists(), "all of it is done");
+}
+
 /// Listens to how far a piece is.
 #[derive(Default)]
 struct Listener(Mutex<Vec<Reached>>);

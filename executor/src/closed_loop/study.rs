@@ -192,7 +192,7 @@ pub fn exec_within(
         }
     }
     if is_whole {
-        at_work.journal.complete();
+        at_work.journal.complete(&wanted);
     }
     rows::results(at_work.model, set, plan, &executed)
 }

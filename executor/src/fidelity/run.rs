@@ -159,7 +159,7 @@ pub fn fidelity_kept(
         at_work.item(index, &mut compared, (&mut forced, &mut free))?;
     }
     progress.finish();
-    at_work.journal.complete();
+    at_work.journal.complete(&wanted);
     for (cell, (forced, free)) in compared.iter_mut().zip(forced.cells.iter_mut().zip(&mut free.cells)) {
         cell.failure.clone_from(&forced.failure);
         free.failure.clone_from(&forced.failure);

@@ -86,12 +86,12 @@ impl JournalError {
                 let value = begun.trim_matches('"');
                 let as_begun = match part.as_str() {
                     "scenario" => format!("give the scenario `{value}`, or another --out"),
+                    "mode" if value == "with answers" => "leave out --forced-only".to_owned(),
+                    "mode" if value == "forced only" => "give --forced-only".to_owned(),
                     "mode" => format!("give --mode {value}"),
                     "max_new_tokens" => format!("give --max-new-tokens {value}"),
                     "runtime.threads" => format!("give --threads {value}"),
                     "runtime.provider" => format!("give --ep {value}"),
-                    "answers" if begun == "true" => "leave out --forced-only".to_owned(),
-                    "answers" => "give --forced-only".to_owned(),
                     _ if part.starts_with("model") => "give the model that it was begun with".to_owned(),
                     _ => "give the command as it was begun".to_owned(),
                 };

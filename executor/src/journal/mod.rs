@@ -11,7 +11,7 @@ pub(crate) mod hex;
 mod line;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions, TryLockError},
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -45,6 +45,8 @@ pub struct Journal {
     planned: u64,
     was_cut: bool,
     is_complete: bool,
+    /// Runs that are kept and belong to another execution; known when this one is complete.
+    others: usize,
 }
 
 /// Which run a line is of, for people.
@@ -267,21 +269,24 @@ impl Journal {
         }
     }
 
-    /// Every run of the execution was made.
-    pub(crate) fn complete(&mut self) {
+    /// Every run of the execution was made, those under the keys `wanted`.
+    pub(crate) fn complete(&mut self, wanted: &[String]) {
+        let wanted: BTreeSet<&String> = wanted.iter().collect();
+        self.others = self.runs.keys().filter(|key| !wanted.contains(key)).count();
         self.is_complete = true;
     }
 
-    /// Ends the execution once its tables are written: the file goes when every run was made, and stays otherwise.
+    /// Ends the execution once its tables are written: the file goes when every run was made, and stays otherwise. It stays too with runs of
+    /// other problems or cells, such as those of a longer execution that was interrupted: gives how many these are.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn close(self) -> Result<(), JournalError> {
+    pub fn close(self) -> Result<usize, JournalError> {
         match &self.path {
-            Some(path) if self.is_complete && self.file.is_some() => {
-                fs::remove_file(path).map_err(JournalError::io(path))
+            Some(path) if self.is_complete && self.others == 0 && self.file.is_some() => {
+                fs::remove_file(path).map(|()| 0).map_err(JournalError::io(path))
             }
-            _ => Ok(()),
+            _ => Ok(self.others),
         }
     }
 }
@@ -342,9 +347,14 @@ mod tests {
         );
         journal.close().unwrap();
         assert!(path.exists(), "not all was done");
+        let all = ["one", "two", "three"].map(str::to_owned);
         let mut journal = Journal::open(folder.path()).unwrap();
-        journal.complete();
-        journal.close().unwrap();
+        journal.complete(&all[1..]);
+        assert_eq!(journal.close().unwrap(), 1);
+        assert!(path.exists(), "a run of a longer execution is in it");
+        let mut journal = Journal::open(folder.path()).unwrap();
+        journal.complete(&all);
+        assert_eq!(journal.close().unwrap(), 0);
         assert!(!path.exists());
     }
 
