@@ -7,6 +7,7 @@ pub(crate) mod dots;
 pub(crate) mod logs;
 mod network;
 mod order;
+pub(crate) mod products;
 pub(crate) mod rows;
 
 pub use logs::ln;
@@ -40,6 +41,13 @@ fn fold(mut lanes: [f32; LANES]) -> f32 {
         width /= 2;
     }
     lanes[0]
+}
+
+/// Numbers for tests, between -3 and 3, none like its neighbours.
+#[cfg(test)]
+#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+fn value(i: usize) -> f32 {
+    ((i * 7919 % 1013) as f32 / 1013.0 - 0.5) * 6.0
 }
 
 /// Inner product of two vectors of equal length.

@@ -110,13 +110,8 @@ pub(crate) fn dots(queries: &[Row], keys: &[f32], scale: f32, stride: usize, out
 
 #[cfg(test)]
 mod tests {
+    use super::super::value;
     use super::*;
-
-    fn value(i: usize) -> f32 {
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let x = (i * 7919 % 1013) as f32;
-        (x / 1013.0 - 0.5) * 6.0
-    }
 
     #[test]
     fn sixteen_products_at_once_have_the_bits_of_one() {

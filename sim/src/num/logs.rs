@@ -95,13 +95,8 @@ pub(crate) fn sampling_keys(weights: &mut [f32], exponent: f64, ln_e: &[f64]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::value;
     use super::*;
-
-    fn value(i: usize) -> f32 {
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let x = (i * 7919 % 1013) as f32;
-        (x / 1013.0 - 0.5) * 6.0
-    }
 
     #[test]
     fn many_logarithms_have_the_bits_of_one() {

@@ -1,16 +1,14 @@
-//! Kernels over rows of sixteen-lane chunks: exponentials of attention logits, sums and products over chosen rows.
+//! Kernels over rows of sixteen-lane chunks: exponentials of attention logits, sums and mixtures over chosen rows.
 //!
 //! A *row* belongs to a key position and holds one number a lane; lanes are queries, in chunks of [`LANES`]. Every
 //! function fixes the order of its additions and says where a product and a sum are one operation (`mul_add`), so all instruction sets give the same bits;
 //! `multiversion` only chooses how many lanes an instruction takes. Loops count places instead of zipping: a closure is compiled
 //! for the least instruction set, and a call of it stays a call.
 
-use super::{LANES, Row, add, fold};
+use super::{LANES, add};
 use crate::types::Pos;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
-use smallvec::{SmallVec, smallvec};
-use std::ops::Range;
 
 /// Rows that are added in f32 before the sum goes to f64.
 const BLOCK: usize = 64;
@@ -231,144 +229,6 @@ pub(crate) fn sums_and_before(
     sums_of::<true>(rows, (lanes, first), (slots, cut), out, before);
 }
 
-/// The lanes of a tile's rows that count, each with what it is multiplied by.
-#[derive(Clone, Debug)]
-pub(crate) struct Factors<'a> {
-    /// `[row, lane]`.
-    pub(crate) rows: &'a [f32],
-    /// Lanes of a row.
-    pub(crate) lanes: usize,
-    /// The first lane that counts, a multiple of 16.
-    pub(crate) first: usize,
-    /// What the lanes from there on are multiplied by; a multiple of 16 of them.
-    pub(crate) factors: SmallVec<[f32; 4 * LANES]>,
-}
-
-impl<'a> Factors<'a> {
-    /// The factors of the lanes `counted` of a tile, whose sums over some set of keys are `totals`, from the lane `first` on: one over them, 0 for lanes
-    /// that are not counted or have no weight.
-    #[expect(clippy::cast_possible_truncation, reason = "weights are f32")]
-    pub(crate) fn of(
-        rows: &'a [f32],
-        lanes: usize,
-        first: usize,
-        totals: &[f64],
-        counted: Range<usize>,
-    ) -> Self {
-        let mut factors = smallvec![0.0; totals.len()];
-        for (lane, (factor, total)) in factors.iter_mut().zip(totals).enumerate() {
-            if counted.contains(&(first + lane)) && !(*total <= 0.0) {
-                *factor = (1.0 / total) as f32;
-            }
-        }
-        Self { rows, lanes, first, factors }
-    }
-
-    /// The product of one row is added to `partial`, lane by lane; a key after every query of the tile has no row, and no weight.
-    #[inline(always)]
-    fn add_product(&self, slot: Pos, partial: &mut [f32; LANES]) {
-        let from = slot.idx() * self.lanes + self.first;
-        let Some(row) = self.rows.get(from..from + self.factors.len()) else {
-            return;
-        };
-        for (row, factors) in row.as_chunks::<LANES>().0.iter().zip(self.factors.as_chunks::<LANES>().0) {
-            for i in 0..LANES {
-                partial[i] = row[i].mul_add(factors[i], partial[i]);
-            }
-        }
-    }
-}
-
-/// [`add_products`] of the chunks `at..at + C` of the factors, which stay in registers.
-#[inline(always)]
-fn add_chunks<const C: usize>(
-    tile: &Factors<'_>,
-    at: usize,
-    slots: &[Pos],
-    is_begun: bool,
-    partial: &mut [Row],
-) {
-    let mut factors = [[0.0; LANES]; C];
-    factors.copy_from_slice(&tile.factors.as_chunks::<LANES>().0[at..at + C]);
-    let first = tile.first + at * LANES;
-    for (slot, partial) in slots.iter().zip(partial) {
-        let mut lanes = if is_begun { partial.0 } else { [0.0; LANES] };
-        let from = slot.idx() * tile.lanes + first;
-        // A key after every query of the tile has no row, and no weight.
-        if let Some(row) = tile.rows.get(from..from + C * LANES) {
-            let row = row.as_chunks::<LANES>().0;
-            for c in 0..C {
-                for i in 0..LANES {
-                    lanes[i] = row[c][i].mul_add(factors[c][i], lanes[i]);
-                }
-            }
-        }
-        partial.0 = lanes;
-    }
-}
-
-/// Adds the product of each row of `slots` with the factors of one tile to `partial`, `[slot]`, or sets it to that where nothing `is_begun`.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
-pub(crate) fn add_products(tile: &Factors<'_>, slots: &[Pos], is_begun: bool, partial: &mut [Row]) {
-    let (mut at, chunks) = (0, tile.factors.len() / LANES);
-    while at < chunks {
-        let is_begun = is_begun || at > 0;
-        at += match chunks - at {
-            1 => {
-                add_chunks::<1>(tile, at, slots, is_begun, partial);
-                1
-            }
-            2 | 4 => {
-                add_chunks::<2>(tile, at, slots, is_begun, partial);
-                2
-            }
-            _ => {
-                add_chunks::<3>(tile, at, slots, is_begun, partial);
-                3
-            }
-        };
-    }
-}
-
-/// Folds each row as [`super::dot`] folds. `out` is `[row]`.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
-pub(crate) fn folds(rows: &[Row], out: &mut [f32]) {
-    for (row, out) in rows.iter().zip(out) {
-        *out = fold(row.0);
-    }
-}
-
-/// The product of each row of `slots` with the factors, the tiles one after the other, folded as [`super::dot`] folds. `out`
-/// is `[slot]`.
-#[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2+fma"))]
-pub(crate) fn products(tiles: &[Factors<'_>], slots: &[Pos], out: &mut [f32]) {
-    let (fours, rest) = slots.as_chunks::<4>();
-    let (out_fours, out_rest) = out.split_at_mut(4 * fours.len());
-    for (slots, out) in fours.iter().zip(out_fours.as_chunks_mut::<4>().0) {
-        // Four folds beside one another: lanes at the same place are added at once.
-        let mut quarters = [[0.0f32; 4]; 4];
-        for s in 0..4 {
-            let mut lanes = [0.0; LANES];
-            for tile in tiles {
-                tile.add_product(slots[s], &mut lanes);
-            }
-            for i in 0..4 {
-                quarters[s][i] = (lanes[i] + lanes[i + 8]) + (lanes[i + 4] + lanes[i + 12]);
-            }
-        }
-        for s in 0..4 {
-            out[s] = (quarters[s][0] + quarters[s][2]) + (quarters[s][1] + quarters[s][3]);
-        }
-    }
-    for (slot, out) in rest.iter().zip(out_rest) {
-        let mut lanes = [0.0; LANES];
-        for tile in tiles {
-            tile.add_product(*slot, &mut lanes);
-        }
-        *out = fold(lanes);
-    }
-}
-
 /// The channels `at..at + N` of `M` weighted sums over one block of tokens.
 #[inline(always)]
 fn mix_block<const M: usize, const N: usize>(
@@ -496,13 +356,8 @@ pub(crate) fn mix(
 
 #[cfg(test)]
 mod tests {
+    use super::super::value;
     use super::*;
-
-    fn value(i: usize) -> f32 {
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let x = (i * 7919 % 1013) as f32;
-        (x / 1013.0 - 0.5) * 6.0
-    }
 
     // Each lane by itself, in the order that is promised: whatever is worked out beside it must not show.
     #[test]
@@ -546,40 +401,6 @@ mod tests {
                     sum + f64::from(block.iter().fold(0.0f32, of))
                 });
                 assert_eq!(found.to_bits(), expected.to_bits(), "{group} lanes, {head_dim} channels, {at}");
-            }
-        }
-    }
-
-    #[test]
-    fn products_have_the_bits_of_a_fold() {
-        for chunks in [1, 2, 3, 4, 5, 7] {
-            let (first, counted) = (LANES, chunks * LANES);
-            let lanes = first + counted;
-            let rows: Vec<f32> = (0..40 * lanes).map(value).collect();
-            let factors = (0..counted).map(|i| value(i + 5)).collect();
-            let tile = Factors { rows: &rows, lanes, first, factors };
-            for count in [0u32, 1, 3, 4, 7, 40] {
-                // The last one has no row.
-                let slots: Vec<Pos> = (0..count).map(|i| Pos::new(i * 7 % 40 + i / 39)).collect();
-                let mut found = vec![f32::NAN; slots.len()];
-                products(&[tile.clone(), tile.clone()], &slots, &mut found);
-                for (slot, found) in slots.iter().zip(&found) {
-                    let mut partial = [0.0f32; LANES];
-                    for _ in 0..2 {
-                        let row = rows.get(slot.idx() * lanes + first..).into_iter().flatten();
-                        row.zip(&tile.factors)
-                            .enumerate()
-                            .for_each(|(i, (x, f))| partial[i % LANES] = x.mul_add(*f, partial[i % LANES]));
-                    }
-                    assert_eq!(found.to_bits(), fold(partial).to_bits(), "{count} slots");
-                }
-                let (mut partial, mut in_turns) =
-                    (vec![Row([7.0; LANES]); slots.len()], vec![f32::NAN; slots.len()]);
-                add_products(&tile, &slots, false, &mut partial);
-                add_products(&tile, &slots, true, &mut partial);
-                folds(&partial, &mut in_turns);
-                let are_same = in_turns.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits());
-                assert!(are_same, "{chunks} chunks, {count} slots in turns");
             }
         }
     }

@@ -6,6 +6,7 @@
 //! vectors; so a replay and an executor get the same bits.
 
 use super::HeadData;
+use crate::num::products::{self, Factors};
 use crate::num::{LANES, rows};
 use crate::types::Pos;
 use smallvec::{SmallVec, smallvec};
@@ -127,12 +128,12 @@ pub(crate) fn mean_attention<'a>(
             }
             None => rows::sums(rows, lanes, first, slots, &mut totals),
         }
-        rows::Factors::of(rows, lanes, first, &totals, counted)
+        Factors::of(rows, lanes, first, &totals, counted)
     };
-    let tiles: SmallVec<[rows::Factors<'_>; 2]> = tiles(queries).zip(rows).map(factors_of).collect();
+    let tiles: SmallVec<[Factors<'_>; 2]> = tiles(queries).zip(rows).map(factors_of).collect();
     out.clear();
     out.resize(scored, 0.0);
-    rows::products(&tiles, &slots[..scored], out);
+    products::products(&tiles, &slots[..scored], out);
     divide_by_terms(out, queries.len(), group);
 }
 

@@ -3,8 +3,8 @@
 use super::RecordedHead;
 use super::known::Sums;
 use super::tile::Tile;
-use crate::num::LANES;
-use crate::num::rows::{self, Factors};
+use crate::num::products::Factors;
+use crate::num::{LANES, rows};
 use crate::policy::score::window_mass::Normaliser;
 use crate::policy::{HeadData, TILE};
 use crate::types::Pos;

@@ -1,6 +1,6 @@
 //! One recorded KV head as policies see it.
 
-use crate::num::{self, rows};
+use crate::num::{self, products};
 use crate::policy::{
     HeadData, Magnitude, Memo, TILE, Weights, divide_by_terms, mean_attention, tiles, weights_from_logits,
 };
@@ -239,7 +239,7 @@ impl HeadData for RecordedHead<'_> {
         if let Some(partial) = recorded.as_ref().and_then(|_| self.known.mean(&queries, keys, scored)) {
             out.clear();
             out.resize(scored, 0.0);
-            rows::folds(partial, out);
+            products::folds(partial, out);
             divide_by_terms(out, queries.len(), self.group());
             return;
         }

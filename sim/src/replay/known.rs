@@ -1,7 +1,7 @@
 //! What measuring a class has found out already, and a scorer that looks at the last queries would work out again.
 
 use crate::num::Row;
-use crate::num::rows::{self, Factors};
+use crate::num::products::{self, Factors};
 use crate::policy::score::window_mass::Normaliser;
 use crate::types::Pos;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl Mean {
     pub(super) fn add(&mut self, factors: &Factors<'_>, slots: &[Pos], upto: u32) {
         let is_begun = self.upto > self.window.start;
         self.partial.resize(slots.len(), Row::default());
-        rows::add_products(factors, slots, is_begun, &mut self.partial);
+        products::add_products(factors, slots, is_begun, &mut self.partial);
         self.upto = upto;
     }
 
