@@ -116,9 +116,8 @@ pub(crate) fn products(tiles: &[Factors<'_>], slots: &[Pos], out: &mut [f32]) {
     let mut partial = [Row::default(); BLOCK];
     for (slots, out) in slots.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
         let partial = &mut partial[..slots.len()];
-        partial.fill(Row::default());
-        for tile in tiles {
-            add_tile(tile, slots, true, partial);
+        for (at, tile) in tiles.iter().enumerate() {
+            add_tile(tile, slots, at > 0, partial);
         }
         for (row, out) in partial.iter().zip(out) {
             *out = fold(row.0);
